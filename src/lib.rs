@@ -1,0 +1,3 @@
+//! corelay.
+
+pub mod name;

@@ -1,0 +1,2 @@
+//! corelay.
+fn main() {}
