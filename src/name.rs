@@ -164,7 +164,8 @@ impl FromIterator<u64> for Hops {
     }
 }
 
-/// What a route costs: `warm` where its content already flows, `cold` otherwise. Compared in that order.
+/// What a route costs: `warm` where its content already flows, `cold` otherwise. Compared in that
+/// order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Cost {
     /// Price where the content already flows.
