@@ -1,3 +1,5 @@
-//! corelay.
+//! corelay: a Media over QUIC relay whose every core is a relay of its own.
+//! The map of its parts stands here once they all do.
 
 pub mod name;
+pub mod wire;

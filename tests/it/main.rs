@@ -1,0 +1,3 @@
+//! Tests without sockets, threads or clocks.
+
+mod wire;
