@@ -1,5 +1,6 @@
 //! corelay: a Media over QUIC relay whose every core is a relay of its own.
 //! The map of its parts stands here once they all do.
 
+pub mod config;
 pub mod name;
 pub mod wire;

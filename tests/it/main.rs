@@ -1,3 +1,4 @@
 //! Tests without sockets, threads or clocks.
 
+mod config;
 mod wire;
