@@ -2,5 +2,6 @@
 //! The map of its parts stands here once they all do.
 
 pub mod config;
+pub mod metrics;
 pub mod name;
 pub mod wire;

@@ -1,4 +1,5 @@
 //! Tests without sockets, threads or clocks.
 
 mod config;
+mod metrics;
 mod wire;
