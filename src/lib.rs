@@ -2,6 +2,7 @@
 //! The map of its parts stands here once they all do.
 
 pub mod config;
+pub mod fanout;
 pub mod metrics;
 pub mod name;
 pub mod wire;
