@@ -5,4 +5,5 @@ pub mod config;
 pub mod fanout;
 pub mod metrics;
 pub mod name;
+pub mod net;
 pub mod wire;
