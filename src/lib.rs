@@ -2,6 +2,7 @@
 //! The map of its parts stands here once they all do.
 
 pub mod config;
+pub mod control;
 pub mod fanout;
 pub mod metrics;
 pub mod name;

@@ -1,6 +1,7 @@
 //! Tests without sockets, threads or clocks.
 
 mod config;
+mod control;
 mod fanout;
 mod metrics;
 mod wire;
