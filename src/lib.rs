@@ -5,6 +5,7 @@ pub mod config;
 pub mod control;
 pub mod fanout;
 pub mod metrics;
+pub mod model;
 pub mod name;
 pub mod net;
 pub mod wire;

@@ -1,0 +1,151 @@
+//! What the model keeps for each session: lists of what it should look at, and its charge.
+//!
+//! The model never calls a session; it leaves work here and marks the peer dirty, and the shard
+//! visits dirty peers once a turn. Invariant: a peer is in the model's dirty list exactly when its
+//! `dirty` flag is set.
+
+use std::collections::BTreeSet;
+
+use super::arena::BlockId;
+use super::track::Info;
+use super::{BroadcastKey, CursorKey, Ended, Model, PeerKey, ReaderKey, TrackKey};
+use crate::name::Hop;
+
+/// Something to answer on a request stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// The info that was asked for.
+    Info {
+        /// The request stream.
+        stream: u64,
+        /// The answer.
+        info: Info,
+    },
+    /// The request fails.
+    Refused {
+        /// The request stream.
+        stream: u64,
+        /// Why.
+        code: u64,
+    },
+}
+
+/// Blocks behind the streams a peer was sent, each once.
+#[derive(Default)]
+pub struct Charge {
+    blocks: Vec<(BlockId, u32)>,
+    bytes: usize,
+}
+
+impl Charge {
+    /// One more stream touches `block`; true when it was not charged before.
+    pub fn add(&mut self, block: BlockId, size: usize) -> bool {
+        if let Some((_, count)) = self.blocks.iter_mut().rev().find(|(held, _)| *held == block) {
+            *count += 1;
+            return false;
+        }
+        self.blocks.push((block, 1));
+        self.bytes += size;
+        true
+    }
+
+    /// One stream less; true when the block is not charged any more.
+    pub fn remove(&mut self, block: BlockId, size: usize) -> bool {
+        let at = self.blocks.iter().position(|(held, _)| *held == block);
+        let at = at.expect("only what was charged is released");
+        self.blocks[at].1 -= 1;
+        if self.blocks[at].1 > 0 {
+            return false;
+        }
+        self.blocks.swap_remove(at);
+        self.bytes -= size;
+        true
+    }
+
+    /// Bytes charged.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// One session as the model sees it.
+#[derive(Default)]
+pub struct Peer {
+    /// Its origin id, 0 until declared.
+    pub hop: Hop,
+    /// Cursors with something to do: (priority, slot).
+    pub ready: Vec<(i32, u32)>,
+    /// Readers with something to do.
+    pub readers: Vec<ReaderKey>,
+    /// Streams to reset.
+    pub resets: Vec<(CursorKey, Ended)>,
+    /// Requests to answer.
+    pub notices: Vec<Notice>,
+    /// Tracks of this source whose demand changed.
+    pub demand: Vec<TrackKey>,
+    /// Tracks of this source that were freed.
+    pub retired: Vec<TrackKey>,
+    /// Broadcasts that changed, while the peer watches announcements.
+    pub watched: Option<BTreeSet<BroadcastKey>>,
+    /// What its streams hold.
+    pub charge: Charge,
+    /// In the model's dirty list.
+    pub dirty: bool,
+}
+
+impl Model {
+    /// A session begins.
+    pub fn open_peer(&mut self) -> Option<PeerKey> {
+        self.peers.insert(Peer::default()).ok()
+    }
+
+    /// A session is over: its routes go, its tracks fail with `code`. It must have closed its
+    /// readers and detached its cursors.
+    pub fn close_peer(&mut self, key: PeerKey, code: u64) {
+        if self.peers.get(key).is_none() {
+            return;
+        }
+        self.retract_peer(key);
+        self.fail_source(key, code);
+        let peer = self.peers.remove(key).expect("just used");
+        assert!(peer.charge.bytes == 0, "a session detaches its cursors before it goes");
+    }
+
+    /// Marks a peer dirty.
+    #[inline]
+    pub(super) fn mark(&mut self, slot: u32) {
+        let peer = &mut self.peers[slot];
+        if !peer.dirty {
+            peer.dirty = true;
+            self.dirty.push(slot);
+        }
+    }
+
+    /// Has the shard visit `key` this turn.
+    pub fn touch(&mut self, key: PeerKey) {
+        if self.peers.get(key).is_some() {
+            self.mark(key.index());
+        }
+    }
+
+    /// The next dirty peer, no longer dirty.
+    #[inline]
+    pub fn pop_dirty(&mut self) -> Option<PeerKey> {
+        while let Some(slot) = self.dirty.pop() {
+            if let Some(key) = self.peers.key_at(slot)
+                && std::mem::take(&mut self.peers[slot].dirty)
+            {
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    /// Leaves an answer for a peer.
+    pub(super) fn notify(&mut self, key: PeerKey, notice: Notice) {
+        if let Some(peer) = self.peers.get_mut(key) {
+            peer.notices.push(notice);
+            self.mark(key.index());
+        }
+    }
+}

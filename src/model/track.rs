@@ -1,0 +1,513 @@
+//! Tracks: one upstream source, its groups in order, and everyone who reads them here.
+//!
+//! ```text
+//! Live --END--> ending --FIN and every group seen (or grace)--> drained
+//!   \--RESET, FIN without END, session lost--> Failed(code)
+//! ```
+//! A track belongs to one route (path, source peer); another publisher of the same path makes
+//! another track. Invariant: what is wanted upstream is always derived from the readers and askers,
+//! never stored as a count.
+
+use std::collections::VecDeque;
+
+use super::arena::BlockId;
+use super::cursor::{NIL, Range};
+use super::group::LaneEnd;
+use super::peer::Notice;
+use super::{Ended, GroupKey, Model, PeerKey, ReaderKey, TrackKey};
+use crate::name::{GroupSeq, Path, TrackName};
+
+/// Grace for groups that the end overtook when the track has no age of its own.
+const END_GRACE_MS: u64 = 1000;
+
+/// What a publisher says of a track (lite TRACK_INFO).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Info {
+    /// Advisory.
+    pub priority: u8,
+    /// Caps every subscriber's own.
+    pub max_age_ms: u64,
+    /// Ticks per second, not zero.
+    pub timescale: u64,
+}
+
+/// What the readers of a track want together; sent upstream when it changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Demand {
+    /// Widest range.
+    pub range: Range,
+    /// Largest budget.
+    pub max_age_ms: u64,
+    /// Highest priority.
+    pub priority: u8,
+}
+
+/// How a track stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Groups come or will come.
+    Live,
+    /// Upstream said everything; what is cached is all there is.
+    Drained,
+    /// Broken with a stream code.
+    Failed(u64),
+}
+
+/// Why an end is no end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndError {
+    /// A group at or past it came before.
+    Passed,
+    /// The answer ended without telling it.
+    Untold,
+}
+
+/// One track of one route.
+pub struct Track {
+    /// The path it was asked for under; its route may cover a shorter one.
+    pub path: Path,
+    /// The peer it comes from.
+    pub source: PeerKey,
+    /// Its name.
+    pub name: TrackName,
+    /// Once upstream answered.
+    pub info: Option<Info>,
+    /// How it stands.
+    pub state: State,
+    /// First group of the upstream subscription.
+    pub start: Option<GroupSeq>,
+    /// First group that will not exist.
+    pub end: Option<GroupSeq>,
+    /// Ends of the list by sequence, as slots.
+    pub oldest: u32,
+    /// See `oldest`.
+    pub newest: u32,
+    /// Groups in arrival order; keys of dropped ones stay until they reach the front.
+    pub arrivals: VecDeque<GroupKey>,
+    /// Arrival number of the front of `arrivals`.
+    pub arrival_base: u64,
+    /// Slot of the live edge.
+    pub edge: u32,
+    /// Newest timestamp of the edge.
+    pub edge_ts: u64,
+    /// Ingress time of that boundary.
+    pub edge_us: u64,
+    /// In the list of moved tracks.
+    pub moved: bool,
+    /// Bytes of the last complete group, to size blocks by.
+    pub group_hint: u32,
+    /// Groups ever opened and ever completed.
+    pub received: u64,
+    /// See `received`.
+    pub complete: u64,
+    /// Groups with cursors, as slots.
+    pub active: Vec<u32>,
+    /// Readers, as slots.
+    pub readers: Vec<u32>,
+    pub(super) tail: Option<BlockId>,
+    /// Peers that wait for the info: (peer, request stream).
+    askers: Vec<(PeerKey, u64)>,
+    wanted: bool,
+    upstream_fin: bool,
+    drain_at_us: Option<u64>,
+    idle_since_us: Option<u64>,
+}
+
+impl Track {
+    /// The track's own age; unknown until its info is.
+    pub fn max_age_ms(&self) -> Option<u64> {
+        self.info.map(|info| info.max_age_ms)
+    }
+
+    /// True while somebody waits for the info.
+    pub fn is_asked(&self) -> bool {
+        self.info.is_none() && !self.askers.is_empty()
+    }
+}
+
+impl Model {
+    /// The track `name` of `path` by way of `source`, made if it is new. `None` at the limit.
+    pub fn open_track(
+        &mut self,
+        source: PeerKey,
+        path: &Path,
+        name: &TrackName,
+    ) -> Option<TrackKey> {
+        if let Some(found) = self.track_index.get(&(source, path.clone(), name.clone())) {
+            return Some(*found);
+        }
+        let track = Track {
+            path: path.clone(),
+            source,
+            name: name.clone(),
+            info: None,
+            state: State::Live,
+            start: None,
+            end: None,
+            oldest: NIL,
+            newest: NIL,
+            arrivals: VecDeque::new(),
+            arrival_base: 0,
+            edge: NIL,
+            edge_ts: 0,
+            edge_us: 0,
+            moved: false,
+            group_hint: 0,
+            received: 0,
+            complete: 0,
+            active: Vec::new(),
+            readers: Vec::new(),
+            tail: None,
+            askers: Vec::new(),
+            wanted: false,
+            upstream_fin: false,
+            drain_at_us: None,
+            idle_since_us: Some(self.now_us),
+        };
+        let Ok(key) = self.tracks.insert(track) else {
+            self.limit_hits.hit("tracks");
+            return None;
+        };
+        self.track_index.insert((source, path.clone(), name.clone()), key);
+        self.idle.push_back((self.now_us, key));
+        Some(key)
+    }
+
+    /// Answers `stream` of `peer` with the track's info now or when it comes.
+    pub fn ask_info(&mut self, peer: PeerKey, track: TrackKey, stream: u64) {
+        let Some(held) = self.tracks.get_mut(track) else { return };
+        match held.info {
+            Some(info) => self.notify(peer, Notice::Info { stream, info }),
+            None => {
+                held.askers.push((peer, stream));
+                self.want(track.index());
+            }
+        }
+    }
+
+    /// A peer does not wait for the info any more.
+    pub fn unask_info(&mut self, peer: PeerKey, track: TrackKey, stream: u64) {
+        let Some(held) = self.tracks.get_mut(track) else { return };
+        held.askers.retain(|held| *held != (peer, stream));
+        self.want(track.index());
+    }
+
+    /// Upstream told what the track is.
+    pub fn set_info(&mut self, key: TrackKey, info: Info) {
+        let Some(track) = self.tracks.get_mut(key) else { return };
+        track.info = Some(info);
+        for (peer, stream) in std::mem::take(&mut track.askers) {
+            self.notify(peer, Notice::Info { stream, info });
+        }
+        self.want(key.index());
+    }
+
+    /// Upstream told its first group.
+    pub fn set_start(&mut self, key: TrackKey, start: GroupSeq) {
+        if let Some(track) = self.tracks.get_mut(key) {
+            track.start.get_or_insert(start);
+        }
+    }
+
+    /// Upstream told the first group that will not exist. `Err` when one at or past it came.
+    pub fn set_end(&mut self, key: TrackKey, end: GroupSeq) -> Result<(), EndError> {
+        let Some(track) = self.tracks.get_mut(key) else { return Ok(()) };
+        if track.newest != NIL && self.groups[track.newest].seq >= end {
+            return Err(EndError::Passed);
+        }
+        track.end = Some(end);
+        self.queue_readers(key.index());
+        self.settle_end(key.index());
+        Ok(())
+    }
+
+    /// Upstream finished its answer. `Err` when it had not told the end.
+    pub fn finish_track(&mut self, key: TrackKey) -> Result<(), EndError> {
+        let now_us = self.now_us;
+        let Some(track) = self.tracks.get_mut(key) else { return Ok(()) };
+        if track.end.is_none() {
+            return Err(EndError::Untold);
+        }
+        track.upstream_fin = true;
+        let grace_ms = track.max_age_ms().filter(|age| *age > 0).unwrap_or(END_GRACE_MS);
+        let at = now_us.saturating_add(grace_ms.saturating_mul(1000));
+        track.drain_at_us = Some(at);
+        self.drains.push((at, key));
+        self.settle_end(key.index());
+        Ok(())
+    }
+
+    /// Declares a track drained once upstream said everything and every group came.
+    pub(super) fn settle_end(&mut self, slot: u32) {
+        let track = &mut self.tracks[slot];
+        let Some(end) = track.end.filter(|_| track.upstream_fin) else { return };
+        let start = track.start.unwrap_or(end);
+        let expected = end.0.saturating_sub(start.0);
+        let grace_over = track.drain_at_us.is_some_and(|at| at <= self.now_us);
+        if track.state == State::Live && (track.complete >= expected || grace_over) {
+            track.state = State::Drained;
+            self.queue_readers(slot);
+        }
+    }
+
+    /// Breaks a track: its readers are reset with `code`, its askers refused.
+    pub fn fail_track(&mut self, key: TrackKey, code: u64) {
+        let Some(track) = self.tracks.get_mut(key) else { return };
+        if track.state != State::Live {
+            return;
+        }
+        track.state = State::Failed(code);
+        self.track_index.remove(&(track.source, track.path.clone(), track.name.clone()));
+        for (peer, stream) in std::mem::take(&mut track.askers) {
+            self.notify(peer, Notice::Refused { stream, code });
+        }
+        let mut at = self.tracks[key.index()].oldest;
+        while at != NIL {
+            let newer = self.groups[at].newer;
+            let lane = self.groups[at].lane;
+            let lane = self.lanes.key_at(lane).expect("a group keeps its lane");
+            self.end_lane(lane, LaneEnd::Reset(code));
+            at = newer;
+        }
+        self.queue_readers(key.index());
+        self.idle.push_back((self.now_us, key));
+    }
+
+    /// A source is gone: what was not drained fails with `code`.
+    pub(super) fn fail_source(&mut self, source: PeerKey, code: u64) {
+        let mine: Vec<TrackKey> =
+            self.tracks.keys().filter(|key| self.tracks[key.index()].source == source).collect();
+        for key in mine {
+            let track = &mut self.tracks[key.index()];
+            if track.end.is_some() && track.state == State::Live {
+                // Told its end before it left: what arrived is served, what is open is broken.
+                self.break_open_lanes(key, code);
+                let track = &mut self.tracks[key.index()];
+                track.upstream_fin = true;
+                track.drain_at_us = Some(self.now_us);
+                self.settle_end(key.index());
+            }
+            self.fail_track(key, code);
+            let track = &self.tracks[key.index()];
+            self.track_index.remove(&(track.source, track.path.clone(), track.name.clone()));
+            self.idle.push_back((self.now_us, key));
+        }
+    }
+
+    fn break_open_lanes(&mut self, key: TrackKey, code: u64) {
+        let mut at = self.tracks[key.index()].oldest;
+        while at != NIL {
+            let newer = self.groups[at].newer;
+            let lane = self.groups[at].lane;
+            if self.lanes[lane].end == LaneEnd::Open {
+                let lane = self.lanes.key_at(lane).expect("a group keeps its lane");
+                self.end_lane(lane, LaneEnd::Reset(code));
+            }
+            at = newer;
+        }
+    }
+
+    /// What is wanted of the track upstream; `None` when nobody reads it.
+    pub fn demand(&self, key: TrackKey) -> Option<Demand> {
+        let track = self.tracks.get(key)?;
+        let mut demand: Option<Demand> = None;
+        for slot in &track.readers {
+            let reader = &self.readers[*slot];
+            let one = Demand {
+                range: Range { frame_start: 0, frame_end: None, ..reader.range },
+                max_age_ms: reader.max_age_ms,
+                priority: reader.priority,
+            };
+            demand = Some(demand.map_or(one, |all| Demand {
+                range: Range {
+                    start: all.range.start.min(one.range.start),
+                    end: all.range.end.zip(one.range.end).map(|(a, b)| a.max(b)),
+                    ..Range::ALL
+                },
+                max_age_ms: all.max_age_ms.max(one.max_age_ms),
+                priority: all.priority.max(one.priority),
+            }));
+        }
+        demand
+    }
+
+    /// Has the source look again at what is wanted of this track.
+    pub(super) fn want(&mut self, slot: u32) {
+        let track = &mut self.tracks[slot];
+        let idle = track.readers.is_empty() && track.askers.is_empty();
+        match (idle, track.idle_since_us) {
+            (true, None) => {
+                track.idle_since_us = Some(self.now_us);
+                let key = self.tracks.key_at(slot).expect("just used");
+                self.idle.push_back((self.now_us, key));
+            }
+            (false, Some(_)) => track.idle_since_us = None,
+            _ => {}
+        }
+        let track = &mut self.tracks[slot];
+        if !track.wanted {
+            track.wanted = true;
+            let source = track.source;
+            let key = self.tracks.key_at(slot).expect("just used");
+            if let Some(peer) = self.peers.get_mut(source) {
+                peer.demand.push(key);
+                self.mark(source.index());
+            }
+        }
+    }
+
+    /// Takes the tracks whose demand `peer` should look at again.
+    pub fn take_demand(&mut self, peer: PeerKey) -> Vec<TrackKey> {
+        let taken = self
+            .peers
+            .get_mut(peer)
+            .map(|peer| std::mem::take(&mut peer.demand))
+            .unwrap_or_default();
+        for key in &taken {
+            if let Some(track) = self.tracks.get_mut(*key) {
+                track.wanted = false;
+            }
+        }
+        taken
+    }
+
+    /// The upstream subscription ended because nobody reads: what it brought goes with it, the info
+    /// stays for a while, and the next reader starts afresh.
+    pub fn pause_track(&mut self, key: TrackKey) {
+        if self.tracks.get(key).is_none() {
+            return;
+        }
+        self.break_open_lanes(key, 0);
+        self.drop_idle_groups(key.index());
+        let track = &mut self.tracks[key.index()];
+        track.start = None;
+        track.received = 0;
+        track.complete = 0;
+    }
+
+    /// Drops every group that no cursor reads.
+    fn drop_idle_groups(&mut self, slot: u32) {
+        let mut at = self.tracks[slot].oldest;
+        while at != NIL {
+            let newer = self.groups[at].newer;
+            let lane = self.groups[at].lane;
+            self.groups[at].dead = true;
+            if self.groups[at].cursors == 0 && self.lanes[lane].end != LaneEnd::Open {
+                self.drop_group(at);
+            }
+            at = newer;
+        }
+        if self.tracks[slot].oldest == NIL
+            && let Some(tail) = self.tracks[slot].tail.take()
+        {
+            self.arena.release(tail);
+        }
+    }
+
+    /// Queues every reader of the track at its peer.
+    pub(super) fn queue_readers(&mut self, slot: u32) {
+        for index in 0..self.tracks[slot].readers.len() {
+            self.queue_reader(self.tracks[slot].readers[index]);
+        }
+    }
+
+    /// Queues one reader at its peer.
+    #[inline]
+    pub(super) fn queue_reader(&mut self, slot: u32) {
+        let reader = &mut self.readers[slot];
+        if reader.queued || reader.gone {
+            return;
+        }
+        reader.queued = true;
+        let peer = reader.peer;
+        let key: ReaderKey = self.readers.key_at(slot).expect("just used");
+        self.peers[peer].readers.push(key);
+        self.mark(peer);
+    }
+
+    /// Work of the turn after everything was read: expiry and eviction on tracks whose edge moved.
+    pub fn settle(&mut self) {
+        while let Some(key) = self.moved.pop() {
+            if self.tracks.get(key).is_none() {
+                continue;
+            }
+            self.tracks[key.index()].moved = false;
+            self.expire(key.index());
+            self.evict_aged(key.index());
+        }
+    }
+
+    /// Moves the clock, and does what was due by it: ends of grace, idle tracks.
+    pub fn tick(&mut self, now_us: u64) {
+        self.now_us = now_us;
+        let mut index = 0;
+        while index < self.drains.len() {
+            let (at, key) = self.drains[index];
+            if at > now_us {
+                index += 1;
+                continue;
+            }
+            self.drains.swap_remove(index);
+            if self.tracks.get(key).is_some() {
+                self.settle_end(key.index());
+            }
+        }
+        let idle_us = self.limits.track_idle_ms * 1000;
+        while let Some((since, key)) = self.idle.front().copied() {
+            if since + idle_us > now_us {
+                break;
+            }
+            self.idle.pop_front();
+            self.retire_track(key);
+        }
+    }
+
+    /// When `tick` must be called next.
+    pub fn deadline_us(&self) -> Option<u64> {
+        let idle = self.idle.front().map(|(since, _)| since + self.limits.track_idle_ms * 1000);
+        let drain = self.drains.iter().map(|(at, _)| *at).min();
+        [idle, drain].into_iter().flatten().min()
+    }
+
+    /// Frees a track that nobody uses; one in use is looked at again when it falls idle.
+    fn retire_track(&mut self, key: TrackKey) {
+        let Some(track) = self.tracks.get(key) else { return };
+        let idle_us = self.limits.track_idle_ms * 1000;
+        if track.idle_since_us.is_none_or(|since| since + idle_us > self.now_us) {
+            return;
+        }
+        self.break_open_lanes(key, 0);
+        self.drop_idle_groups(key.index());
+        if self.tracks[key.index()].oldest != NIL {
+            // Streams of the last readers still await acknowledgement.
+            self.idle.push_back((self.now_us, key));
+            return;
+        }
+        let track = self.tracks.remove(key).expect("just used");
+        self.track_index.remove(&(track.source, track.path.clone(), track.name.clone()));
+        if let Some(peer) = self.peers.get_mut(track.source) {
+            peer.retired.push(key);
+            self.mark(track.source.index());
+        }
+    }
+
+    /// Marks every group of the lane's cursors reset; used when a whole subscription breaks.
+    pub fn break_reader(&mut self, key: ReaderKey, code: u64) {
+        let Some(reader) = self.readers.get(key) else { return };
+        let track = reader.track;
+        for index in 0..self.tracks[track].active.len() {
+            let group = self.tracks[track].active[index];
+            let mut at = self.lanes[self.groups[group].lane].cursors;
+            while at != NIL {
+                let cursor = &self.cursors[at];
+                let next = cursor.next;
+                if cursor.reader == key.index()
+                    && !cursor.flags.has(super::cursor::CursorFlags::FINISHED)
+                {
+                    self.doom(at, Ended::Code(code));
+                }
+                at = next;
+            }
+        }
+    }
+}
