@@ -8,4 +8,5 @@ pub mod metrics;
 pub mod model;
 pub mod name;
 pub mod net;
+pub mod session;
 pub mod wire;
