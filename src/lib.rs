@@ -8,5 +8,7 @@ pub mod metrics;
 pub mod model;
 pub mod name;
 pub mod net;
+pub mod quic;
 pub mod session;
+pub mod steer;
 pub mod wire;

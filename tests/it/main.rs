@@ -4,4 +4,5 @@ mod config;
 mod control;
 mod fanout;
 mod metrics;
+mod tls;
 mod wire;
