@@ -211,7 +211,8 @@ impl Model {
         while at != NIL && self.groups[at].seq > seq {
             at = self.groups[at].older;
         }
-        if at != NIL && self.groups[at].seq == seq {
+        // What an earlier upstream subscription left behind may come again.
+        if at != NIL && self.groups[at].seq == seq && !self.groups[at].dead {
             return Err(Refused::Duplicate);
         }
         Ok(at)
@@ -246,7 +247,10 @@ impl Model {
     /// evicting what may go; nothing is taken then beyond what the image's length says.
     pub fn append(&mut self, lane: LaneKey, mut bytes: &[u8]) -> Result<(), Refused> {
         let slot = lane.index();
-        self.lanes.get(lane).ok_or(Refused::Gone)?;
+        let group = self.lanes.get(lane).ok_or(Refused::Gone)?.group;
+        if self.groups[group].dead {
+            return Err(Refused::Full);
+        }
         while !bytes.is_empty() {
             let block = self.writable(slot)?;
             let (head, rest) = bytes.split_at(bytes.len().min(self.arena.room(block)));

@@ -111,6 +111,7 @@ pub struct Track {
     upstream_fin: bool,
     drain_at_us: Option<u64>,
     idle_since_us: Option<u64>,
+    idle_queued: bool,
 }
 
 impl Track {
@@ -163,14 +164,32 @@ impl Model {
             upstream_fin: false,
             drain_at_us: None,
             idle_since_us: Some(self.now_us),
+            idle_queued: false,
         };
         let Ok(key) = self.tracks.insert(track) else {
             self.limit_hits.hit("tracks");
             return None;
         };
         self.track_index.insert((source, path.clone(), name.clone()), key);
-        self.idle.push_back((self.now_us, key));
+        self.queue_idle(key);
         Some(key)
+    }
+
+    /// Takes a track out of the index, unless another of its name has its place by now.
+    fn unindex(&mut self, key: TrackKey) {
+        let Some(track) = self.tracks.get(key) else { return };
+        let name = (track.source, track.path.clone(), track.name.clone());
+        if self.track_index.get(&name) == Some(&key) {
+            self.track_index.remove(&name);
+        }
+    }
+
+    /// Has the clock look at an idle track later, once however often it falls idle.
+    fn queue_idle(&mut self, key: TrackKey) {
+        let Some(track) = self.tracks.get_mut(key) else { return };
+        if !std::mem::replace(&mut track.idle_queued, true) {
+            self.idle.push_back((self.now_us, key));
+        }
     }
 
     /// Answers `stream` of `peer` with the track's info now or when it comes.
@@ -257,8 +276,9 @@ impl Model {
             return;
         }
         track.state = State::Failed(code);
-        self.track_index.remove(&(track.source, track.path.clone(), track.name.clone()));
-        for (peer, stream) in std::mem::take(&mut track.askers) {
+        let askers = std::mem::take(&mut track.askers);
+        self.unindex(key);
+        for (peer, stream) in askers {
             self.notify(peer, Notice::Refused { stream, code });
         }
         let mut at = self.tracks[key.index()].oldest;
@@ -270,7 +290,7 @@ impl Model {
             at = newer;
         }
         self.queue_readers(key.index());
-        self.idle.push_back((self.now_us, key));
+        self.want(key.index());
     }
 
     /// A source is gone: what was not drained fails with `code`.
@@ -288,9 +308,7 @@ impl Model {
                 self.settle_end(key.index());
             }
             self.fail_track(key, code);
-            let track = &self.tracks[key.index()];
-            self.track_index.remove(&(track.source, track.path.clone(), track.name.clone()));
-            self.idle.push_back((self.now_us, key));
+            self.unindex(key);
         }
     }
 
@@ -339,7 +357,7 @@ impl Model {
             (true, None) => {
                 track.idle_since_us = Some(self.now_us);
                 let key = self.tracks.key_at(slot).expect("just used");
-                self.idle.push_back((self.now_us, key));
+                self.queue_idle(key);
             }
             (false, Some(_)) => track.idle_since_us = None,
             _ => {}
@@ -380,7 +398,14 @@ impl Model {
         self.break_open_lanes(key, 0);
         self.drop_idle_groups(key.index());
         let track = &mut self.tracks[key.index()];
+        if track.state == State::Drained {
+            track.state = State::Live;
+        }
         track.start = None;
+        track.end = None;
+        track.upstream_fin = false;
+        track.drain_at_us = None;
+        track.edge = NIL;
         track.received = 0;
         track.complete = 0;
     }
@@ -471,20 +496,26 @@ impl Model {
 
     /// Frees a track that nobody uses; one in use is looked at again when it falls idle.
     fn retire_track(&mut self, key: TrackKey) {
-        let Some(track) = self.tracks.get(key) else { return };
+        let Some(track) = self.tracks.get_mut(key) else { return };
+        track.idle_queued = false;
         let idle_us = self.limits.track_idle_ms * 1000;
-        if track.idle_since_us.is_none_or(|since| since + idle_us > self.now_us) {
-            return;
+        match track.idle_since_us {
+            None => return,
+            Some(since) if since + idle_us > self.now_us => {
+                self.queue_idle(key);
+                return;
+            }
+            Some(_) => {}
         }
         self.break_open_lanes(key, 0);
         self.drop_idle_groups(key.index());
         if self.tracks[key.index()].oldest != NIL {
             // Streams of the last readers still await acknowledgement.
-            self.idle.push_back((self.now_us, key));
+            self.queue_idle(key);
             return;
         }
+        self.unindex(key);
         let track = self.tracks.remove(key).expect("just used");
-        self.track_index.remove(&(track.source, track.path.clone(), track.name.clone()));
         if let Some(peer) = self.peers.get_mut(track.source) {
             peer.retired.push(key);
             self.mark(track.source.index());

@@ -44,6 +44,16 @@ pub(super) struct Heard {
     by_id: BTreeMap<u64, (Path, Option<BroadcastKey>)>,
     by_path: BTreeMap<Path, u64>,
     next_id: u64,
+    /// Some announcements were passed over for want of room; their ids are not remembered.
+    overflowed: bool,
+}
+
+impl Heard {
+    /// What an id means that names nothing here: a fault, unless it may be one passed over.
+    fn unknown(&self, id: u64) -> Result<(), Violation> {
+        let passed_over = self.overflowed && id < self.next_id;
+        if passed_over { Ok(()) } else { Err(Violation::AnnounceUnknown) }
+    }
 }
 
 impl Session {
@@ -200,8 +210,9 @@ impl Session {
             },
             Announced::Update { id, hops, cost } => self.update_route(io, id, hops, cost)?,
             Announced::End { id } => {
-                let (suffix, key) =
-                    self.heard.by_id.remove(&id).ok_or(Violation::AnnounceUnknown)?;
+                let Some((suffix, key)) = self.heard.by_id.remove(&id) else {
+                    return self.heard.unknown(id);
+                };
                 self.heard.by_path.remove(&suffix);
                 if let Some(key) = key {
                     io.model.retract(self.key, key);
@@ -230,6 +241,11 @@ impl Session {
         io.model.counters.announces_in += 1;
         let id = self.heard.next_id;
         self.heard.next_id += 1;
+        if self.heard.by_id.len() >= self.terms.limits.session_announces {
+            io.model.limit_hits.hit("session_announces");
+            self.heard.overflowed = true;
+            return;
+        }
         let key = self.take_route(io.model, &suffix, hops, cost);
         self.heard.by_path.insert(suffix.clone(), id);
         self.heard.by_id.insert(id, (suffix, key));
@@ -242,8 +258,9 @@ impl Session {
         hops: Hops,
         cost: Cost,
     ) -> Result<(), Violation> {
-        let (suffix, old) = self.heard.by_id.get(&id).ok_or(Violation::AnnounceUnknown)?;
-        let (suffix, old) = (suffix.clone(), *old);
+        let Some((suffix, old)) = self.heard.by_id.get(&id).cloned() else {
+            return self.heard.unknown(id);
+        };
         let key = self.take_route(io.model, &suffix, hops, cost);
         if let (None, Some(old)) = (key, old) {
             io.model.retract(self.key, old);
@@ -266,10 +283,6 @@ impl Session {
         let grant = self.grant.as_ref().filter(|grant| grant.publish)?;
         let path = grant.root.join(suffix).ok()?;
         if hops.contains(self.terms.hop) || hops.push(self.heard.hop?).is_err() {
-            return None;
-        }
-        if self.heard.by_id.len() >= self.terms.limits.session_announces {
-            model.limit_hits.hit("session_announces");
             return None;
         }
         let cost = if self.goaway { Cost::MAX } else { cost.plus(self.link_cost) };

@@ -64,9 +64,9 @@ impl Session {
         self.close(io, code, "unauthorized");
     }
 
-    /// The peer's SETUP did not come in time.
+    /// The peer's SETUP, or the grant it asks for, did not come in time.
     pub fn on_setup_timeout<S: Streams>(&mut self, io: &mut Io<'_, S>) {
-        if !self.setup_seen {
+        if matches!(self.state, State::Setup | State::Pending) {
             io.events.push(Event::Violation(Violation::SetupTimeout));
             self.close(io, close::CONTROL_TIMEOUT, Violation::SetupTimeout.as_str());
         }
