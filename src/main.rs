@@ -104,6 +104,9 @@ fn run(config: Arc<Config>, listen: Vec<SocketAddr>) -> anyhow::Result<()> {
         None => certificate::generate(&config.listen.tls.generate, SystemTime::now())?,
     };
     let sha256 = certificate.sha256_hex();
+    if config.listen.tls.keylog {
+        tracing::warn!("--tls-keylog: whoever reads SSLKEYLOGFILE can read all the traffic");
+    }
     let bell = Doorbell::new().context("cannot open an eventfd: check ulimit -n")?;
     let wake = Doorbell::new().context("cannot open an eventfd: check ulimit -n")?;
     let slots = config.limits.mailbox_slots;

@@ -95,7 +95,7 @@ limits! {
     /// Group streams to one viewer that it has not acknowledged.
     session_groups_out: usize = 512, 1 => 1_000_000;
     /// Bytes of arena blocks behind what one viewer was sent and has not acknowledged.
-    session_charge_bytes: usize = 16 << 20, 1 << 16 => 1 << 36;
+    session_charge_bytes: usize = 48 << 20, 1 << 16 => 1 << 36;
     /// Bytes of one control message.
     message_bytes: usize = 65_536, 1024 => 64 << 20;
     /// Bytes of control messages kept for one stream that its peer does not read.
@@ -163,6 +163,7 @@ impl Limits {
             ("handshakes_retry", self.handshakes_retry, "handshakes", self.handshakes),
             ("frame_bytes", self.frame_bytes, "group_bytes", self.group_bytes),
             ("group_bytes", self.group_bytes, "arena_bytes", self.arena_bytes),
+            ("group_bytes", self.group_bytes, "session_charge_bytes", self.session_charge_bytes),
             ("session_subscriptions", self.session_subscriptions, "readers", self.readers),
             ("track_groups", self.track_groups, "groups", self.groups),
         ];

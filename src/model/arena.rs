@@ -46,6 +46,8 @@ struct Block {
 pub struct Arena {
     blocks: Vec<Block>,
     resting: [VecDeque<BlockId>; SIZES.len()],
+    /// Places of blocks that were given back.
+    vacant: Vec<BlockId>,
     bytes_max: usize,
     allocated: usize,
     leased: usize,
@@ -75,6 +77,7 @@ impl Arena {
         Self {
             blocks: Vec::new(),
             resting: std::array::from_fn(|_| VecDeque::new()),
+            vacant: Vec::new(),
             bytes_max,
             allocated: 0,
             leased: 0,
@@ -94,11 +97,10 @@ impl Arena {
             }
             self.resting[class].push_back(id);
         }
-        if self.allocated + SIZES[class] > self.bytes_max {
+        if self.allocated + SIZES[class] > self.bytes_max && !self.reclaim(SIZES[class]) {
             self.stats.exhausted += 1;
             return None;
         }
-        let id = BlockId(u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks"));
         let memory = BytesMut::zeroed(SIZES[class]);
         let mut block = Block {
             handle: Bytes::new(),
@@ -109,11 +111,44 @@ impl Arena {
             class: u8::try_from(class).expect("few classes"),
         };
         block.arm(memory);
-        self.blocks.push(block);
+        let id = match self.vacant.pop() {
+            Some(id) => {
+                self.blocks[id.0 as usize] = block;
+                id
+            }
+            None => {
+                let id = u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks");
+                self.blocks.push(block);
+                BlockId(id)
+            }
+        };
         self.allocated += SIZES[class];
         self.leased += SIZES[class];
         self.stats.allocated += 1;
         Some(id)
+    }
+
+    /// Gives resting blocks that nobody reads back to the allocator, of whatever class, until
+    /// `size` bytes fit again. False when there are not enough.
+    fn reclaim(&mut self, size: usize) -> bool {
+        for class in (0..SIZES.len()).rev() {
+            for _ in 0..self.resting[class].len() {
+                if self.allocated + size <= self.bytes_max {
+                    return true;
+                }
+                let Some(id) = self.resting[class].pop_front() else { break };
+                let block = &mut self.blocks[id.0 as usize];
+                if block.handle.is_unique() {
+                    block.handle = Bytes::new();
+                    block.start = std::ptr::null_mut();
+                    self.allocated -= SIZES[class];
+                    self.vacant.push(id);
+                } else {
+                    self.resting[class].push_back(id);
+                }
+            }
+        }
+        self.allocated + size <= self.bytes_max
     }
 
     /// Makes a resting block writable from its front if nobody holds a slice of it.

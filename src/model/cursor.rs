@@ -8,7 +8,7 @@
 use bytes::Bytes;
 
 use super::group::{ClassId, LaneEnd};
-use super::track::Track;
+use super::track::{State, Track};
 use super::{CursorKey, Ended, GroupKey, LaneKey, Model, PeerKey, ReaderKey, TrackKey};
 use crate::name::GroupSeq;
 
@@ -60,6 +60,8 @@ pub struct Reader {
     pub priority: u8,
     /// Waits in its peer's list.
     pub queued: bool,
+    /// Its track came to an end or broke since its peer was told.
+    pub news: bool,
     /// Its peer left it; it lives on for streams that await acknowledgement.
     pub gone: bool,
     /// The first group was told (START).
@@ -75,7 +77,7 @@ pub struct Reader {
     /// Arrival number of the next group to look at.
     pub next: u64,
     /// Below this arrival only what `was` did not contain is looked at: an update widened it.
-    fresh: u64,
+    pub(super) fresh: u64,
     was: Range,
 }
 
@@ -138,6 +140,12 @@ impl CursorFlags {
         self.0 & other.0 == other.0
     }
 
+    /// Neither queued nor finished.
+    #[inline]
+    pub fn is_idle(self) -> bool {
+        self.0 & (Self::QUEUED.0 | Self::FINISHED.0) == 0
+    }
+
     /// Sets the bits of `other`.
     #[inline]
     pub fn set(&mut self, other: Self) {
@@ -155,7 +163,7 @@ impl CursorFlags {
 pub struct Cursor {
     /// Next cursor of the same lane.
     pub next: u32,
-    prev: u32,
+    pub(super) prev: u32,
     /// Slot of the lane.
     pub lane: u32,
     /// Slot of the reader.
@@ -166,13 +174,13 @@ pub struct Cursor {
     pub priority: i32,
     /// Image offset of the next byte.
     pub offset: u32,
-    span: u32,
-    span_first: u32,
-    span_charged: u32,
+    pub(super) span: u32,
+    pub(super) span_first: u32,
+    pub(super) span_charged: u32,
     /// Next boundary not yet passed.
     pub frame: u32,
     /// Last frame in the image it may carry, with `BOUNDED`.
-    frame_last: u32,
+    pub(super) frame_last: u32,
     /// The session's stream.
     pub stream: u64,
     /// Bits.
@@ -209,6 +217,7 @@ impl Model {
             max_age_ms: want.max_age_ms,
             priority: want.priority,
             queued: false,
+            news: held.end.is_some() || held.state != State::Live,
             gone: false,
             started: false,
             ended: false,
@@ -223,8 +232,8 @@ impl Model {
             self.limit_hits.hit("readers");
             return None;
         };
-        self.tracks[track.index()].readers.push(key.index());
-        self.queue_reader(key.index());
+        self.tracks[track.index()].readers.push(key);
+        self.queue_reader(key);
         self.want(track.index());
         self.counters.subscriptions_opened += 1;
         Some(key)
@@ -244,7 +253,7 @@ impl Model {
             reader.range = range;
         }
         let track = reader.track;
-        self.queue_reader(key.index());
+        self.queue_reader(key);
         self.want(track);
     }
 
@@ -253,6 +262,9 @@ impl Model {
         let Some(reader) = self.readers.get(key) else { return Step::Wait };
         let track = &self.tracks[reader.track];
         let mut next = reader.next.max(track.arrival_base);
+        if next >= track.arrival_base + track.arrivals.len() as u64 {
+            return Step::Wait;
+        }
         let mut found = Step::Wait;
         let mut old = 0;
         while let Some(group) = track.arrivals.get(place(next - track.arrival_base)) {
@@ -266,8 +278,10 @@ impl Model {
             }
             next += 1;
         }
-        self.counters.groups_skipped_old += old;
-        self.readers[key.index()].next = next;
+        if next != reader.next {
+            self.counters.groups_skipped_old += old;
+            self.readers[key.index()].next = next;
+        }
         found
     }
 
@@ -284,7 +298,9 @@ impl Model {
         if group.first_frame > frame {
             return Look::Skip;
         }
-        if self.is_stale(track, key.index(), self.budget_ms(track, reader)) {
+        if key.index() != track.edge
+            && self.is_stale(track, key.index(), self.budget_ms(track, reader))
+        {
             return Look::Old;
         }
         let opened_us = group.opened_us;
@@ -363,28 +379,29 @@ impl Model {
         self.counters.groups_out += 1;
     }
 
-    /// The slices from the cursor to the image's end, at most `out.len()` of them; how many.
+    /// The slice from the cursor to the end of its span, empty at the image's end, and whether more
+    /// follows it.
     #[inline]
-    pub fn pull(&self, cursor: u32, out: &mut [Bytes]) -> usize {
+    pub fn pull(&self, cursor: u32) -> (Bytes, bool) {
         let cursor = &self.cursors[cursor];
         let image = &self.lanes[cursor.lane].image;
-        let end =
-            if cursor.flags.has(CursorFlags::BOUNDED) { self.bound(cursor) } else { image.len };
-        let mut count = 0;
-        let mut at = cursor.offset;
-        let mut index = cursor.span as usize;
-        while at < end && count < out.len() {
-            let span = &image.spans[index];
-            let skip = at - span.at;
-            let len = (span.len - skip).min(end - at);
-            if len > 0 {
-                out[count] = self.arena.slice(span.block, span.start + skip, len);
-                count += 1;
-                at += len;
-            }
-            index += 1;
+        let end = match cursor.flags.has(CursorFlags::BOUNDED) {
+            true => self.bound(cursor),
+            false => image.len,
+        };
+        let at = cursor.offset;
+        if at >= end {
+            return (Bytes::new(), false);
         }
-        count
+        // The cursor stays in its last span while that may grow, so it may be at that span's end.
+        let held = &image.spans[cursor.span as usize];
+        let span = match at == held.at + held.len {
+            true => &image.spans[cursor.span as usize + 1],
+            false => held,
+        };
+        let skip = at - span.at;
+        let len = (span.len - skip).min(end - at);
+        (self.arena.slice(span.block, span.start + skip, len), at + len < end)
     }
 
     /// Image offset behind the last frame a bounded cursor may carry, as far as it is there.
@@ -493,7 +510,7 @@ impl Model {
         let reader = cursor.reader;
         self.readers[reader].writing -= 1;
         if self.readers[reader].ended {
-            self.queue_reader(reader);
+            self.requeue_reader(reader);
         }
     }
 
@@ -507,12 +524,15 @@ impl Model {
         if cursor.next != NIL {
             self.cursors[cursor.next].prev = cursor.prev;
         }
+        let lane = &self.lanes[cursor.lane];
+        let group = lane.group;
         if cursor.span_charged != NIL {
-            let spans = cursor.span_first as usize..=cursor.span_charged as usize;
             let peer = &mut self.peers[cursor.peer];
-            for span in &self.lanes[cursor.lane].image.spans[spans] {
-                if peer.charge.remove(span.block, self.arena.size(span.block)) {
-                    self.charged -= self.arena.size(span.block);
+            let spans = cursor.span_first as usize..=cursor.span_charged as usize;
+            for span in &lane.image.spans[spans] {
+                let size = self.arena.size(span.block);
+                if peer.charge.remove(span.block, size) {
+                    self.charged -= size;
                 }
             }
         }
@@ -520,9 +540,10 @@ impl Model {
             self.peers[cursor.peer].ready.retain(|(_, at)| *at != key.index());
         }
         self.leave_reader(cursor.reader, cursor.flags.has(CursorFlags::FINISHED));
-        self.leave_group(self.lanes[cursor.lane].group);
+        self.leave_group(group);
     }
 
+    #[inline]
     fn leave_reader(&mut self, slot: u32, finished: bool) {
         let reader = &mut self.readers[slot];
         reader.cursors -= 1;
@@ -533,10 +554,17 @@ impl Model {
             let key = self.readers.key_at(slot).expect("just used");
             self.readers.remove(key);
         } else if reader.ended && !reader.gone {
-            self.queue_reader(slot);
+            self.requeue_reader(slot);
         }
     }
 
+    /// A reader whose track is over has written or lost a stream: it may be done now.
+    fn requeue_reader(&mut self, slot: u32) {
+        let key = self.readers.key_at(slot).expect("just used");
+        self.queue_reader(key);
+    }
+
+    #[inline]
     fn leave_group(&mut self, slot: u32) {
         let group = &mut self.groups[slot];
         group.cursors -= 1;
@@ -570,7 +598,7 @@ impl Model {
         let list = &mut self.tracks[track].readers;
         list.swap_remove(place as usize);
         if let Some(moved) = list.get(place as usize) {
-            self.readers[*moved].place = place;
+            self.readers[moved.index()].place = place;
         }
         if left == 0 {
             self.readers.remove(key);
@@ -624,7 +652,7 @@ impl Model {
         let peer = cursor.peer;
         let key = self.cursors.key_at(slot).expect("just used");
         self.peers[peer].resets.push((key, ended));
-        self.mark(peer);
+        self.mark_control(peer);
     }
 
     /// The lane of a cursor.

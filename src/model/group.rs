@@ -9,6 +9,8 @@
 //! own beyond `LANE_TAIL` bytes. Invariant: every span retains its block once, so a block rests
 //! only when the last lane that has bytes in it is gone.
 
+use bytes::Bytes;
+
 use super::arena::{BlockId, SIZES, class_for};
 use super::cursor::{CursorFlags, NIL};
 use super::slots::Key;
@@ -18,6 +20,12 @@ use crate::name::GroupSeq;
 
 /// Bytes a lane keeps in its track's tail block before it leases blocks of its own.
 const LANE_TAIL: u32 = 4 << 10;
+/// A group's first bytes, up to so many, are not split over two tail blocks.
+const TAIL_WHOLE: usize = 1536;
+/// Groups given up for one block, at most.
+const EVICTIONS: usize = 8;
+/// What a publisher's open group that had to go ends with.
+const EVICTED: u64 = 0x35;
 /// Size class of tail blocks.
 const TAIL_CLASS: usize = 1;
 /// Boundaries in one page of an image's index.
@@ -47,7 +55,7 @@ pub struct Boundary {
 const _: () = assert!(size_of::<Boundary>() <= 40);
 
 /// A page of the index of an image.
-pub struct Page([Boundary; PAGE_FRAMES]);
+pub struct Page(pub(super) [Boundary; PAGE_FRAMES]);
 
 /// A run of image bytes in one block.
 #[derive(Clone, Copy, Debug)]
@@ -67,11 +75,18 @@ pub struct Span {
 pub struct Image {
     /// In image order, without gaps.
     pub spans: Vec<Span>,
-    pages: Vec<u32>,
+    pub(super) pages: Vec<u32>,
     /// Boundaries in the index.
     pub frames: u32,
     /// Bytes in the image.
     pub len: u32,
+    /// What cursors that keep up have to write: the slice from `recent_at`, cut once for all.
+    pub(super) recent: Bytes,
+    pub(super) recent_at: u32,
+    /// The first frame that came since the lane was last woken, and when.
+    pub(super) fresh: u32,
+    pub(super) fresh_us: u64,
+    woken: u32,
 }
 
 /// How a lane stands.
@@ -163,8 +178,15 @@ impl Model {
             return Err(Refused::Old);
         }
         if held.arrivals.len() >= self.limits.track_groups {
+            self.limit_hits.hit("track_groups");
             self.evict_oldest(track.index());
             if self.tracks[track.index()].arrivals.len() >= self.limits.track_groups {
+                return Err(Refused::Full);
+            }
+        }
+        while self.groups.is_full() {
+            self.limit_hits.hit("groups");
+            if !self.evict_for(track.index()) {
                 return Err(Refused::Full);
             }
         }
@@ -252,7 +274,7 @@ impl Model {
             return Err(Refused::Full);
         }
         while !bytes.is_empty() {
-            let block = self.writable(slot)?;
+            let block = self.writable(slot, bytes.len())?;
             let (head, rest) = bytes.split_at(bytes.len().min(self.arena.room(block)));
             let start = self.arena.append(block, head);
             self.extend(slot, block, start, u32::try_from(head.len()).expect("block sizes"));
@@ -279,14 +301,15 @@ impl Model {
 
     /// A block with room for this lane.
     #[inline]
-    fn writable(&mut self, slot: u32) -> Result<BlockId, Refused> {
+    fn writable(&mut self, slot: u32, wanted: usize) -> Result<BlockId, Refused> {
         let lane = &self.lanes[slot];
         if let Some(own) = lane.own {
             if self.arena.room(own) > 0 {
                 return Ok(own);
             }
         } else if lane.image.len < LANE_TAIL {
-            return self.tail(lane.track);
+            let wanted = if lane.image.len == 0 { wanted.min(TAIL_WHOLE) } else { 1 };
+            return self.tail(lane.track, wanted);
         }
         let hint = self.tracks[lane.track].group_hint.saturating_sub(lane.image.len) as usize;
         let class = class_for(hint.max(SIZES[0]));
@@ -298,9 +321,9 @@ impl Model {
     }
 
     /// The track's tail block, a fresh one if the last is full.
-    fn tail(&mut self, track: u32) -> Result<BlockId, Refused> {
+    fn tail(&mut self, track: u32, wanted: usize) -> Result<BlockId, Refused> {
         if let Some(tail) = self.tracks[track].tail
-            && self.arena.room(tail) > 0
+            && self.arena.room(tail) >= wanted
         {
             return Ok(tail);
         }
@@ -324,8 +347,8 @@ impl Model {
     /// The arena is full: the track that asks gives up its own oldest group first, then whoever
     /// holds the oldest of all.
     fn lease_hard(&mut self, class: usize, track: u32) -> Result<BlockId, Refused> {
-        for _ in 0..8 {
-            if !self.evict_oldest(track) && !self.evict_anywhere() {
+        for _ in 0..EVICTIONS {
+            if !self.evict_for(track) {
                 break;
             }
             if let Some(block) = self.arena.lease(class) {
@@ -343,15 +366,24 @@ impl Model {
         let slot = lane.index();
         let frames = self.lanes.get(lane).ok_or(Refused::Gone)?.image.frames as usize;
         if frames.is_multiple_of(PAGE_FRAMES) {
-            let page = Page([Boundary::default(); PAGE_FRAMES]);
-            let Ok(page) = self.pages.insert(page) else {
+            let track = self.lanes[slot].track;
+            while self.pages.is_full() {
                 self.limit_hits.hit("index_pages");
-                return Err(Refused::Full);
-            };
+                if !self.evict_for(track) {
+                    return Err(Refused::Full);
+                }
+            }
+            self.lanes.get(lane).ok_or(Refused::Gone)?;
+            let page = Page([Boundary::default(); PAGE_FRAMES]);
+            let page = self.pages.insert(page).map_err(|_| Refused::Full)?;
             self.lanes[slot].image.pages.push(page.index());
         }
         let image = &mut self.lanes[slot].image;
         self.pages[image.pages[frames / PAGE_FRAMES]].0[frames % PAGE_FRAMES] = boundary;
+        if image.frames == image.woken {
+            image.fresh = image.frames;
+            image.fresh_us = boundary.ingress_us;
+        }
         image.frames += 1;
         let (group, track) = (self.lanes[slot].group, self.lanes[slot].track);
         self.counters.frames_in += 1;
@@ -415,24 +447,30 @@ impl Model {
             }
             LaneEnd::Open => {}
         }
-        self.wake(key.index());
+        self.wake(key);
         if self.groups[group].dead && self.groups[group].cursors == 0 {
             self.drop_group(group);
         }
     }
 
-    /// Queues every cursor of the lane at its peer.
+    /// Queues every cursor of the lane at its peer, unless the lane is gone.
     #[inline]
-    pub fn wake(&mut self, lane: u32) {
-        let mut at = self.lanes[lane].cursors;
+    pub fn wake(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        lane.image.woken = lane.image.frames;
+        let mut at = lane.cursors;
         while at != NIL {
             let cursor = &mut self.cursors[at];
             let next = cursor.next;
-            if !cursor.flags.has(CursorFlags::QUEUED) && !cursor.flags.has(CursorFlags::FINISHED) {
+            if cursor.flags.is_idle() {
                 cursor.flags.set(CursorFlags::QUEUED);
-                let (peer, priority) = (cursor.peer, cursor.priority);
-                self.peers[peer].ready.push((priority, at));
-                self.mark(peer);
+                let (slot, priority) = (cursor.peer, cursor.priority);
+                let peer = &mut self.peers[slot];
+                peer.ready.push((priority, at));
+                if !peer.dirty {
+                    peer.dirty = true;
+                    self.dirty.push(slot);
+                }
             }
             at = next;
         }
@@ -483,40 +521,54 @@ impl Model {
         }
     }
 
-    /// Gives up the oldest group behind the edge for its memory: at once if nobody reads it, else
-    /// by ending its cursors. False when the track has nothing to give.
-    fn evict_oldest(&mut self, track: u32) -> bool {
-        let held = &self.tracks[track];
-        let mut slot = held.oldest;
-        while slot != NIL && !self.is_edge(held, slot) {
-            let group = &self.groups[slot];
-            let open = self.lanes[group.lane].end == LaneEnd::Open;
-            if group.cursors == 0 && !open {
-                self.counters.groups_evicted_budget += 1;
-                self.drop_group(slot);
-                return true;
+    /// Makes room at the cost of `track` if it can, else of whoever holds the oldest group. False
+    /// when nothing can be freed at once; a group that is read is then on its way out.
+    fn evict_for(&mut self, track: u32) -> bool {
+        self.evict_oldest(track) || self.evict_anywhere()
+    }
+
+    /// The oldest group of a track that may go for its memory: behind the edge, not going already.
+    fn evictable(&self, track: &Track) -> Option<u32> {
+        let mut slot = track.oldest;
+        while slot != NIL && !self.is_edge(track, slot) {
+            if self.groups[slot].cursors == 0 || !self.groups[slot].dead {
+                return Some(slot);
             }
-            if !group.dead {
-                self.counters.groups_evicted_budget += 1;
-                self.groups[slot].dead = true;
-                self.reset_cursors(slot, Ended::Evicted);
-                return true;
-            }
-            slot = group.newer;
+            slot = self.groups[slot].newer;
         }
-        false
+        None
+    }
+
+    /// Gives up the oldest group behind the edge for its memory: at once if nobody reads it, else
+    /// by ending its cursors. True when memory was freed now.
+    fn evict_oldest(&mut self, track: u32) -> bool {
+        let Some(slot) = self.evictable(&self.tracks[track]) else { return false };
+        self.counters.groups_evicted_budget += 1;
+        self.groups[slot].dead = true;
+        if self.groups[slot].cursors > 0 {
+            self.reset_cursors(slot, Ended::Evicted);
+            return false;
+        }
+        let lane = self.groups[slot].lane;
+        if self.lanes[lane].end == LaneEnd::Open {
+            let lane = self.lanes.key_at(lane).expect("a group keeps its lane");
+            self.end_lane(lane, LaneEnd::Reset(EVICTED));
+        } else {
+            self.drop_group(slot);
+        }
+        true
     }
 
     fn evict_anywhere(&mut self) -> bool {
         let oldest = self
             .tracks
             .keys()
-            .filter(|key| {
-                let track = &self.tracks[key.index()];
-                track.oldest != NIL && !self.is_edge(track, track.oldest)
+            .filter_map(|key| {
+                let slot = self.evictable(&self.tracks[key.index()])?;
+                Some((self.groups[slot].opened_us, key.index()))
             })
-            .min_by_key(|key| self.groups[self.tracks[key.index()].oldest].opened_us);
-        oldest.is_some_and(|key| self.evict_oldest(key.index()))
+            .min();
+        oldest.is_some_and(|(_, track)| self.evict_oldest(track))
     }
 
     /// Takes a group without cursors out of everything.
@@ -557,8 +609,10 @@ impl Model {
             let page: Key<Page> = self.pages.key_at(page).expect("an image keeps its pages");
             self.pages.remove(page);
         }
+        image.recent = Bytes::new();
         image.frames = 0;
         image.len = 0;
+        image.woken = 0;
         if self.spare_images.len() < super::SPARE_IMAGES {
             self.spare_images.push(image);
         }

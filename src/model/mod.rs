@@ -8,6 +8,7 @@
 
 pub mod arena;
 pub mod cursor;
+pub mod deliver;
 pub mod group;
 pub mod origin;
 pub mod peer;
@@ -21,6 +22,7 @@ use rustc_hash::FxHashMap;
 
 use self::arena::{Arena, BlockId};
 use self::cursor::{Cursor, Reader};
+use self::deliver::HeaderCache;
 use self::group::{Group, Image, Lane, Page};
 use self::origin::Broadcast;
 use self::peer::Peer;
@@ -28,7 +30,7 @@ use self::slots::{Key, Slots};
 use self::track::Track;
 use crate::config::Limits;
 use crate::metrics::{Counters, ReasonCounts};
-use crate::name::{Path, TrackName};
+use crate::name::{GroupSeq, Path, TrackName};
 
 /// Names a broadcast.
 pub type BroadcastKey = Key<Broadcast>;
@@ -87,12 +89,14 @@ pub struct Model {
     spare_images: Vec<Image>,
     watchers: Vec<PeerKey>,
     dirty: Vec<u32>,
+    visiting: Vec<u32>,
     moved: Vec<TrackKey>,
     idle: VecDeque<(u64, TrackKey)>,
     drains: Vec<(u64, TrackKey)>,
     routes_made: u64,
     charged: usize,
     headers: Option<BlockId>,
+    last_header: ([u64; 5], Bytes),
 }
 
 /// Slots in use, for metrics and for tests that look for leaks.
@@ -143,12 +147,14 @@ impl Model {
             spare_images: Vec::new(),
             watchers: Vec::new(),
             dirty: Vec::new(),
+            visiting: Vec::new(),
             moved: Vec::new(),
             idle: VecDeque::new(),
             drains: Vec::new(),
             routes_made: 0,
             charged: 0,
             headers: None,
+            last_header: ([u64::MAX; 5], Bytes::new()),
             limits: limits.clone(),
         }
     }
@@ -178,24 +184,27 @@ impl Model {
         }
     }
 
-    /// A short header in shared memory: a slice of the shard's header block.
+    /// The header of a group's stream.
     #[inline]
+    pub fn group_header(
+        &mut self,
+        name: [u64; 5],
+        encode: impl FnOnce(&mut [u8; 64]) -> usize,
+    ) -> Bytes {
+        self.header_cache().get(name, encode)
+    }
+
+    /// A short header in shared memory.
     pub fn header(&mut self, bytes: &[u8]) -> Bytes {
-        let block = match self.headers {
-            Some(block) if self.arena.room(block) >= bytes.len() => block,
-            full => {
-                let Some(fresh) = self.arena.lease(HEADER_CLASS) else {
-                    return Bytes::copy_from_slice(bytes);
-                };
-                if let Some(full) = full {
-                    self.arena.release(full);
-                }
-                self.headers = Some(fresh);
-                fresh
-            }
-        };
-        let start = self.arena.append(block, bytes);
-        self.arena.slice(block, start, u32::try_from(bytes.len()).expect("short"))
+        self.header_cache().write(bytes)
+    }
+
+    fn header_cache(&mut self) -> HeaderCache<'_> {
+        HeaderCache {
+            last: &mut self.last_header,
+            arena: &mut self.arena,
+            block: &mut self.headers,
+        }
     }
 
     /// A track.
@@ -246,9 +255,23 @@ impl Model {
         self.cursors.get(key)
     }
 
+    /// The cursor in a slot, if there is one.
+    pub fn cursor_in(&self, slot: u32) -> Option<&Cursor> {
+        self.cursors.get(self.cursors.key_at(slot)?)
+    }
+
     /// The key of the cursor in a slot.
     pub fn cursor_key(&self, slot: u32) -> CursorKey {
         self.cursors.key_at(slot).expect("a list names only cursors that exist")
+    }
+
+    /// Streams on their way out, each with its track and group, for tests that look inside.
+    pub fn deliveries(&self) -> impl Iterator<Item = (u64, &TrackName, GroupSeq)> + '_ {
+        self.cursors.keys().map(|key| {
+            let cursor = &self.cursors[key.index()];
+            let lane = &self.lanes[cursor.lane];
+            (cursor.stream, &self.tracks[lane.track].name, self.groups[lane.group].seq)
+        })
     }
 
     /// A peer's lists.

@@ -137,7 +137,7 @@ impl Model {
                 && let Some(watched) = &mut held.watched
             {
                 watched.insert(key);
-                self.mark(peer.index());
+                self.mark_control(peer.index());
             }
         }
     }
@@ -150,7 +150,7 @@ impl Model {
             self.watchers.push(peer);
         }
         held.watched = Some(all);
-        self.mark(peer.index());
+        self.mark_control(peer.index());
     }
 
     /// The peer does not want to hear of changes any more.

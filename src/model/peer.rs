@@ -68,6 +68,15 @@ impl Charge {
     }
 }
 
+/// A dirty peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Due {
+    /// The peer.
+    pub key: PeerKey,
+    /// All it has to do is deliver to this cursor, which is in none of its lists any more.
+    pub cursor: Option<u32>,
+}
+
 /// One session as the model sees it.
 #[derive(Default)]
 pub struct Peer {
@@ -89,6 +98,8 @@ pub struct Peer {
     pub watched: Option<BTreeSet<BroadcastKey>>,
     /// What its streams hold.
     pub charge: Charge,
+    /// There is more to do than media: one of the lists above, `ready` and `readers` apart.
+    pub control: bool,
     /// In the model's dirty list.
     pub dirty: bool,
 }
@@ -111,6 +122,11 @@ impl Model {
         assert!(peer.charge.bytes == 0, "a session detaches its cursors before it goes");
     }
 
+    /// Each peer with the bytes it is charged, for metrics and for tests that look inside.
+    pub fn charges(&self) -> impl Iterator<Item = (PeerKey, usize)> + '_ {
+        self.peers.keys().map(|key| (key, self.peers[key.index()].charge.bytes()))
+    }
+
     /// Marks a peer dirty.
     #[inline]
     pub(super) fn mark(&mut self, slot: u32) {
@@ -121,6 +137,12 @@ impl Model {
         }
     }
 
+    /// Marks a peer dirty that has more to do than media.
+    pub(super) fn mark_control(&mut self, slot: u32) {
+        self.peers[slot].control = true;
+        self.mark(slot);
+    }
+
     /// Has the shard visit `key` this turn.
     pub fn touch(&mut self, key: PeerKey) {
         if self.peers.get(key).is_some() {
@@ -128,15 +150,23 @@ impl Model {
         }
     }
 
-    /// The next dirty peer, no longer dirty.
+    /// True when peers are dirty that this turn does not visit any more.
+    pub fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty() || !self.visiting.is_empty()
+    }
+
+    /// The next peer that was dirty at `settle`, no longer dirty, and what it has to do. One marked
+    /// again meanwhile has its turn after the next `settle`, so that none is visited twice in one.
     #[inline]
-    pub fn pop_dirty(&mut self) -> Option<PeerKey> {
-        while let Some(slot) = self.dirty.pop() {
-            if let Some(key) = self.peers.key_at(slot)
-                && std::mem::take(&mut self.peers[slot].dirty)
-            {
-                return Some(key);
+    pub fn pop_dirty(&mut self) -> Option<Due> {
+        while let Some(slot) = self.visiting.pop() {
+            let Some((key, peer)) = self.peers.entry_at(slot) else { continue };
+            if !std::mem::take(&mut peer.dirty) {
+                continue;
             }
+            let one = !peer.control && peer.readers.is_empty() && peer.ready.len() == 1;
+            let cursor = if one { peer.ready.pop().map(|(_, slot)| slot) } else { None };
+            return Some(Due { key, cursor });
         }
         None
     }
@@ -145,7 +175,7 @@ impl Model {
     pub(super) fn notify(&mut self, key: PeerKey, notice: Notice) {
         if let Some(peer) = self.peers.get_mut(key) {
             peer.notices.push(notice);
-            self.mark(key.index());
+            self.mark_control(key.index());
         }
     }
 }

@@ -121,6 +121,18 @@ impl<T> Slots<T> {
         Some(Key { index, generation: *generation, kind: PhantomData })
     }
 
+    /// What now sits in slot `index`, with its key.
+    #[inline]
+    pub fn entry_at(&mut self, index: u32) -> Option<(Key<T>, &mut T)> {
+        let (generation, value) = self.slab.get_mut(index as usize)?;
+        Some((Key { index, generation: *generation, kind: PhantomData }, value))
+    }
+
+    /// True when nothing more can be stored.
+    pub fn is_full(&self) -> bool {
+        self.slab.len() >= self.max
+    }
+
     /// Every key, in slot order.
     pub fn keys(&self) -> impl Iterator<Item = Key<T>> + '_ {
         self.slab.iter().map(|(index, (generation, _))| Key {

@@ -14,11 +14,13 @@ use super::arena::BlockId;
 use super::cursor::{NIL, Range};
 use super::group::LaneEnd;
 use super::peer::Notice;
-use super::{Ended, GroupKey, Model, PeerKey, ReaderKey, TrackKey};
+use super::{GroupKey, Model, PeerKey, ReaderKey, TrackKey};
 use crate::name::{GroupSeq, Path, TrackName};
 
 /// Grace for groups that the end overtook when the track has no age of its own.
 const END_GRACE_MS: u64 = 1000;
+/// Longest grace, whatever the track's age.
+const END_GRACE_MAX_MS: u64 = 30_000;
 
 /// What a publisher says of a track (lite TRACK_INFO).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,8 +104,8 @@ pub struct Track {
     pub complete: u64,
     /// Groups with cursors, as slots.
     pub active: Vec<u32>,
-    /// Readers, as slots.
-    pub readers: Vec<u32>,
+    /// Readers.
+    pub readers: Vec<ReaderKey>,
     pub(super) tail: Option<BlockId>,
     /// Peers that wait for the info: (peer, request stream).
     askers: Vec<(PeerKey, u64)>,
@@ -229,13 +231,22 @@ impl Model {
     }
 
     /// Upstream told the first group that will not exist. `Err` when one at or past it came.
-    pub fn set_end(&mut self, key: TrackKey, end: GroupSeq) -> Result<(), EndError> {
+    /// Unless `strict`, the end is then put behind it.
+    pub fn set_end(&mut self, key: TrackKey, end: GroupSeq, strict: bool) -> Result<(), EndError> {
         let Some(track) = self.tracks.get_mut(key) else { return Ok(()) };
-        if track.newest != NIL && self.groups[track.newest].seq >= end {
+        let newest = match track.newest {
+            NIL => None,
+            newest => Some(self.groups[newest].seq),
+        };
+        if strict && newest.is_some_and(|newest| newest >= end) {
             return Err(EndError::Passed);
         }
+        let end = newest.map_or(end, |newest| end.max(GroupSeq(newest.0.saturating_add(1))));
+        if track.end == Some(end) {
+            return Ok(());
+        }
         track.end = Some(end);
-        self.queue_readers(key.index());
+        self.tell_readers(key.index());
         self.settle_end(key.index());
         Ok(())
     }
@@ -248,7 +259,10 @@ impl Model {
             return Err(EndError::Untold);
         }
         track.upstream_fin = true;
-        let grace_ms = track.max_age_ms().filter(|age| *age > 0).unwrap_or(END_GRACE_MS);
+        let grace_ms = match track.max_age_ms() {
+            Some(age) if age > 0 => age.min(END_GRACE_MAX_MS),
+            _ => END_GRACE_MS,
+        };
         let at = now_us.saturating_add(grace_ms.saturating_mul(1000));
         track.drain_at_us = Some(at);
         self.drains.push((at, key));
@@ -265,22 +279,21 @@ impl Model {
         let grace_over = track.drain_at_us.is_some_and(|at| at <= self.now_us);
         if track.state == State::Live && (track.complete >= expected || grace_over) {
             track.state = State::Drained;
-            self.queue_readers(slot);
+            self.tell_readers(slot);
         }
     }
 
     /// Breaks a track: its readers are reset with `code`, its askers refused.
     pub fn fail_track(&mut self, key: TrackKey, code: u64) {
         let Some(track) = self.tracks.get_mut(key) else { return };
-        if track.state != State::Live {
-            return;
-        }
-        track.state = State::Failed(code);
-        let askers = std::mem::take(&mut track.askers);
-        self.unindex(key);
-        for (peer, stream) in askers {
+        for (peer, stream) in std::mem::take(&mut track.askers) {
             self.notify(peer, Notice::Refused { stream, code });
         }
+        let Some(track) = self.tracks.get_mut(key).filter(|held| held.state == State::Live) else {
+            return;
+        };
+        track.state = State::Failed(code);
+        self.unindex(key);
         let mut at = self.tracks[key.index()].oldest;
         while at != NIL {
             let newer = self.groups[at].newer;
@@ -289,7 +302,7 @@ impl Model {
             self.end_lane(lane, LaneEnd::Reset(code));
             at = newer;
         }
-        self.queue_readers(key.index());
+        self.tell_readers(key.index());
         self.want(key.index());
     }
 
@@ -330,7 +343,7 @@ impl Model {
         let track = self.tracks.get(key)?;
         let mut demand: Option<Demand> = None;
         for slot in &track.readers {
-            let reader = &self.readers[*slot];
+            let reader = &self.readers[slot.index()];
             let one = Demand {
                 range: Range { frame_start: 0, frame_end: None, ..reader.range },
                 max_age_ms: reader.max_age_ms,
@@ -369,7 +382,7 @@ impl Model {
             let key = self.tracks.key_at(slot).expect("just used");
             if let Some(peer) = self.peers.get_mut(source) {
                 peer.demand.push(key);
-                self.mark(source.index());
+                self.mark_control(source.index());
             }
         }
     }
@@ -429,6 +442,17 @@ impl Model {
         }
     }
 
+    /// Queues every reader of the track at its peer, with news.
+    fn tell_readers(&mut self, slot: u32) {
+        for index in 0..self.tracks[slot].readers.len() {
+            let reader = self.tracks[slot].readers[index];
+            self.readers[reader.index()].news = true;
+            self.queue_reader(reader);
+            let peer = self.readers[reader.index()].peer;
+            self.mark_control(peer);
+        }
+    }
+
     /// Queues every reader of the track at its peer.
     pub(super) fn queue_readers(&mut self, slot: u32) {
         for index in 0..self.tracks[slot].readers.len() {
@@ -438,16 +462,19 @@ impl Model {
 
     /// Queues one reader at its peer.
     #[inline]
-    pub(super) fn queue_reader(&mut self, slot: u32) {
-        let reader = &mut self.readers[slot];
+    pub(super) fn queue_reader(&mut self, key: ReaderKey) {
+        let reader = &mut self.readers[key.index()];
         if reader.queued || reader.gone {
             return;
         }
         reader.queued = true;
-        let peer = reader.peer;
-        let key: ReaderKey = self.readers.key_at(slot).expect("just used");
-        self.peers[peer].readers.push(key);
-        self.mark(peer);
+        let slot = reader.peer;
+        let peer = &mut self.peers[slot];
+        peer.readers.push(key);
+        if !peer.dirty {
+            peer.dirty = true;
+            self.dirty.push(slot);
+        }
     }
 
     /// Work of the turn after everything was read: expiry and eviction on tracks whose edge moved.
@@ -460,6 +487,9 @@ impl Model {
             self.expire(key.index());
             self.evict_aged(key.index());
         }
+        if self.visiting.is_empty() {
+            std::mem::swap(&mut self.visiting, &mut self.dirty);
+        }
     }
 
     /// Moves the clock, and does what was due by it: ends of grace, idle tracks.
@@ -468,7 +498,8 @@ impl Model {
         let mut index = 0;
         while index < self.drains.len() {
             let (at, key) = self.drains[index];
-            if at > now_us {
+            let waits = self.tracks.get(key).is_some_and(|held| held.drain_at_us == Some(at));
+            if at > now_us && waits {
                 index += 1;
                 continue;
             }
@@ -518,27 +549,7 @@ impl Model {
         let track = self.tracks.remove(key).expect("just used");
         if let Some(peer) = self.peers.get_mut(track.source) {
             peer.retired.push(key);
-            self.mark(track.source.index());
-        }
-    }
-
-    /// Marks every group of the lane's cursors reset; used when a whole subscription breaks.
-    pub fn break_reader(&mut self, key: ReaderKey, code: u64) {
-        let Some(reader) = self.readers.get(key) else { return };
-        let track = reader.track;
-        for index in 0..self.tracks[track].active.len() {
-            let group = self.tracks[track].active[index];
-            let mut at = self.lanes[self.groups[group].lane].cursors;
-            while at != NIL {
-                let cursor = &self.cursors[at];
-                let next = cursor.next;
-                if cursor.reader == key.index()
-                    && !cursor.flags.has(super::cursor::CursorFlags::FINISHED)
-                {
-                    self.doom(at, Ended::Code(code));
-                }
-                at = next;
-            }
+            self.mark_control(track.source.index());
         }
     }
 }

@@ -90,6 +90,7 @@ impl Session {
         let mut bytes = Vec::new();
         lite::put_announce_ok(self.terms.hop, active, &mut bytes);
         self.telling.insert(id, fresh);
+        self.untold = true;
         self.say(io, id, &bytes, false);
         io.model.touch(self.key);
     }
@@ -109,9 +110,17 @@ impl Session {
         }
         let changes = io.model.take_changes(self.key);
         let mut messages: Vec<(StreamId, Vec<u8>)> = Vec::new();
-        let mut more = false;
+        self.untold = false;
         for (id, telling) in &mut self.telling {
-            telling.pending.extend(changes.iter().copied());
+            for key in &changes {
+                // What came and went untold is nothing to a peer that did not read.
+                let moot = io.model.broadcast(*key).is_none() && !telling.told.contains_key(key);
+                if moot {
+                    telling.pending.remove(key)
+                } else {
+                    telling.pending.insert(*key)
+                };
+            }
             if self.outboxes.contains_key(id) {
                 continue;
             }
@@ -120,7 +129,7 @@ impl Session {
                 let Some(key) = telling.pending.pop_first() else { break };
                 telling.update(io.model, (self.key, self.version), key, &mut bytes);
             }
-            more |= !telling.pending.is_empty();
+            self.untold |= !telling.pending.is_empty();
             if !bytes.is_empty() {
                 messages.push((*id, bytes));
             }
@@ -128,7 +137,7 @@ impl Session {
         for (id, bytes) in messages {
             self.say(io, id, &bytes, false);
         }
-        if more && self.outboxes.is_empty() {
+        if self.untold && self.outboxes.is_empty() {
             io.model.touch(self.key);
         }
     }
@@ -241,8 +250,11 @@ impl Session {
         io.model.counters.announces_in += 1;
         let id = self.heard.next_id;
         self.heard.next_id += 1;
-        if self.heard.by_id.len() >= self.terms.limits.session_announces {
-            io.model.limit_hits.hit("session_announces");
+        let limits = &self.terms.limits;
+        let long = suffix.as_str().len() > limits.path_bytes;
+        if long || self.heard.by_id.len() >= limits.session_announces {
+            let limit = if long { "path_bytes" } else { "session_announces" };
+            io.model.limit_hits.hit(limit);
             self.heard.overflowed = true;
             return;
         }

@@ -14,6 +14,9 @@ pub const CLASS_LITE: ClassId = ClassId(1);
 /// Longest frame header: two varints.
 pub const FRAME_HEADER_MAX: usize = 16;
 
+/// Timestamps stay below this, so that each can be written as a delta from 0 (zigzag in 62 bits).
+const TIMESTAMP_MAX: u64 = 1 << 61;
+
 /// Bounds on one group.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -111,6 +114,9 @@ impl Scan {
     ) -> Result<Boundary, Violation> {
         self.timestamp = self.timestamp.checked_add(header.delta).unwrap_or(-1);
         let timestamp = u64::try_from(self.timestamp).map_err(|_| Violation::GroupMalformed)?;
+        if timestamp >= TIMESTAMP_MAX {
+            return Err(Violation::GroupMalformed);
+        }
         if header.size > bounds.frame_bytes {
             return Err(Violation::FrameTooLarge);
         }

@@ -59,10 +59,14 @@ impl GroupIn {
         if let Some((lane, track)) = self.lane {
             return self.body(feed, lane, track, bytes);
         }
+        // The head mostly comes whole, and is then read where it is.
         let known = self.head.len();
-        self.head.extend_from_slice(&bytes[..bytes.len().min(HEAD_MAX)]);
-        let Some((kind, after)) = lite::stream_type(&self.head) else {
-            return Ok(());
+        if known > 0 {
+            self.head.extend_from_slice(&bytes[..bytes.len().min(HEAD_MAX)]);
+        }
+        let whole = if known > 0 { &self.head } else { bytes };
+        let Some((kind, after)) = lite::stream_type(whole) else {
+            return self.wait(known, bytes);
         };
         match kind {
             lite::UNI_SETUP => {
@@ -74,9 +78,8 @@ impl GroupIn {
             lite::UNI_GROUP => {}
             _ => return Err(Fault::Wrong(Violation::UnknownStream)),
         }
-        let Some((head, used)) = lite::group_head(feed.version, &self.head[after..])? else {
-            let full = self.head.len() >= HEAD_MAX;
-            return if full { Err(Fault::Wrong(Violation::GroupMalformed)) } else { Ok(()) };
+        let Some((head, used)) = lite::group_head(feed.version, &whole[after..])? else {
+            return self.wait(known, bytes);
         };
         let rest = &bytes[after + used - known..];
         let track = *feed.subs.get(&head.subscribe).ok_or(Violation::GroupUnknown)?;
@@ -87,6 +90,17 @@ impl GroupIn {
         self.lane = Some((lane, track));
         self.head = Vec::new();
         self.body(feed, lane, track, rest)
+    }
+
+    /// Keeps a head that is not complete.
+    fn wait(&mut self, known: usize, bytes: &[u8]) -> Result<(), Fault> {
+        if known + bytes.len() >= HEAD_MAX {
+            return Err(Fault::Wrong(Violation::GroupMalformed));
+        }
+        if known == 0 {
+            self.head.extend_from_slice(bytes);
+        }
+        Ok(())
     }
 
     #[inline]
@@ -117,7 +131,11 @@ impl Session {
             group_bytes: limits.group_bytes as u64,
             group_frames: limits.group_frames as u64,
         };
-        let Some(Inbound::Group(group)) = self.inbound.get_mut(&id) else { return };
+        let group = match self.inbound.get_mut(&id) {
+            Some(Inbound::Group(group)) => group,
+            Some(_) => return self.read_request(io, id),
+            None => return,
+        };
         let model = &mut *io.model;
         let mut feed = Feed { model, subs: &self.subs, version: self.version, bounds };
         let mut fault = None;
@@ -134,7 +152,7 @@ impl Session {
             return;
         }
         if let Some((lane, _)) = lane {
-            io.model.wake(lane.index());
+            io.model.wake(lane);
         }
         match end {
             ReadEnd::Blocked | ReadEnd::Paused => {}

@@ -10,9 +10,11 @@
 
 pub mod announce;
 pub mod egress;
+mod flows;
 pub mod image;
 pub mod ingress;
 pub mod lite;
+mod media;
 pub mod request;
 pub mod setup;
 pub mod streams;
@@ -25,13 +27,14 @@ use rustc_hash::FxHashMap;
 
 use self::announce::{Heard, Telling};
 use self::egress::Work;
+use self::flows::Flows;
 use self::ingress::GroupIn;
 use self::request::Asked;
 use self::streams::{Dir, StreamId, Streams};
 use self::upstream::Upstream;
 use crate::config::Limits;
 use crate::model::cursor::Range;
-use crate::model::{CursorKey, Model, PeerKey, ReaderKey, TrackKey};
+use crate::model::{Model, PeerKey, ReaderKey, TrackKey};
 use crate::name::{Facts, Grant, Hop, Path, Role, TrackName};
 use crate::wire::code::{Scope, Violation, session as close, stream as code};
 use crate::wire::version::Version;
@@ -172,12 +175,14 @@ pub struct Session {
     outbound: FxHashMap<StreamId, Outbound>,
     outboxes: BTreeMap<StreamId, Outbox>,
     telling: BTreeMap<StreamId, Telling>,
+    /// Some of what `telling` should say waits for a later turn.
+    untold: bool,
     heard: Heard,
     upstreams: FxHashMap<TrackKey, Upstream>,
     subs: FxHashMap<u64, TrackKey>,
     next_sub: u64,
     stalled_demand: Vec<TrackKey>,
-    flows: FxHashMap<StreamId, CursorKey>,
+    flows: Flows,
     leftovers: Vec<(u32, Bytes)>,
     spare: Option<StreamId>,
     parked: Vec<ReaderKey>,
@@ -205,12 +210,13 @@ impl Session {
             outbound: FxHashMap::default(),
             outboxes: BTreeMap::new(),
             telling: BTreeMap::new(),
+            untold: false,
             heard: Heard::default(),
             upstreams: FxHashMap::default(),
             subs: FxHashMap::default(),
             next_sub: 0,
             stalled_demand: Vec::new(),
-            flows: FxHashMap::default(),
+            flows: Flows::default(),
             leftovers: Vec::new(),
             spare: None,
             parked: Vec::new(),
@@ -264,15 +270,18 @@ impl Session {
         if self.state == State::Closing {
             return;
         }
+        if id.is_uni() {
+            self.read_group(io, id);
+            return;
+        }
         if self.outbound.contains_key(&id) {
             self.read_answer(io, id);
             return;
         }
-        let Some(state) = self.inbound.get_mut(&id) else { return };
-        match state {
-            Inbound::Group(_) => self.read_group(io, id),
-            Inbound::Fresh(_) if self.state != State::Open => self.hold(io, id),
-            _ => self.read_request(io, id),
+        match self.inbound.get(&id) {
+            Some(Inbound::Fresh(_)) if self.state != State::Open => self.hold(io, id),
+            Some(_) => self.read_request(io, id),
+            None => {}
         }
     }
 
@@ -295,8 +304,8 @@ impl Session {
             io.model.touch(self.key);
         } else if self.spare == Some(id) {
             self.unpark(io.model);
-        } else if let Some(cursor) = self.flows.get(&id) {
-            Self::requeue(io.model, self.key, *cursor);
+        } else if let Some(cursor) = self.flows.get(id) {
+            Self::requeue(io.model, self.key, cursor);
         }
     }
 
@@ -310,7 +319,7 @@ impl Session {
 
     /// Everything on a stream of ours was acknowledged.
     pub fn on_finished<S: Streams>(&mut self, io: &mut Io<'_, S>, id: StreamId) {
-        if let Some(cursor) = self.flows.remove(&id) {
+        if let Some(cursor) = self.flows.remove(id) {
             io.model.detach(cursor);
             if !self.parked.is_empty() {
                 self.unpark(io.model);
@@ -320,7 +329,7 @@ impl Session {
 
     /// The peer does not want a stream of ours any more.
     pub fn on_stopped<S: Streams>(&mut self, io: &mut Io<'_, S>, id: StreamId) {
-        if let Some(cursor) = self.flows.get(&id).copied() {
+        if let Some(cursor) = self.flows.get(id) {
             io.streams.reset(id, code::CANCELLED);
             io.model.counters.groups_out_reset_other += 1;
             self.drop_flow(io.model, id, cursor);
@@ -331,6 +340,7 @@ impl Session {
         } else if let Some(Outbound::Announce) = self.outbound.get(&id) {
             // Our request half is only asked to be quiet; the answer goes on.
         } else if self.inbound.contains_key(&id) {
+            io.streams.stop(id, code::INTERNAL);
             self.leave_request(io, id, Some(code::CANCELLED));
         }
     }
@@ -338,9 +348,7 @@ impl Session {
     /// The connection is gone. `code` is what the peer's own tracks end with for their viewers.
     pub fn on_closed(&mut self, model: &mut Model, code: u64) {
         self.state = State::Closing;
-        let mut flows: Vec<CursorKey> = self.flows.drain().map(|(_, cursor)| cursor).collect();
-        flows.sort_unstable();
-        for cursor in flows {
+        for cursor in std::mem::take(&mut self.flows).cursors() {
             model.detach(cursor);
         }
         let mut inbound: Vec<(StreamId, Inbound)> = self.inbound.drain().collect();
@@ -360,7 +368,9 @@ impl Session {
         match violation.scope() {
             Scope::Session => self.close(io, violation.code(), violation.as_str()),
             Scope::Stream if id.is_uni() => {
-                io.streams.stop(id, violation.code());
+                let unknown = violation == Violation::UnknownStream;
+                let code = if unknown { code::INTERNAL } else { violation.code() };
+                io.streams.stop(id, code);
                 self.forget_uni(id);
             }
             Scope::Stream => self.refuse(io, id, violation.code()),
@@ -379,7 +389,9 @@ impl Session {
         io.streams.reset(id, code);
         io.streams.stop(id, code::INTERNAL);
         self.outboxes.remove(&id);
-        self.telling.remove(&id);
+        if self.telling.contains_key(&id) {
+            self.stop_telling(io.model, id);
+        }
         if let Some(Inbound::Asked(asked)) = self.inbound.remove(&id) {
             asked.release(io.model, self.key);
         }

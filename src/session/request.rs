@@ -6,7 +6,7 @@
 
 use super::lite;
 use super::streams::{ReadEnd, StreamId, Streams};
-use super::{Inbound, Io, Prefs, Request, Session};
+use super::{Inbound, Io, Prefs, Request, Session, State};
 use crate::model::cursor::Want;
 use crate::model::{Model, PeerKey, ReaderKey, TrackKey};
 use crate::name::{Path, TrackName};
@@ -81,6 +81,10 @@ impl Session {
 
     pub(super) fn feed_setup<S: Streams>(&mut self, io: &mut Io<'_, S>, id: StreamId) {
         let Some(Inbound::Setup(buffer)) = self.inbound.get(&id) else { return };
+        if self.state != State::Setup {
+            self.violate(io, id, Violation::SecondSetup);
+            return;
+        }
         match lite::setup(buffer) {
             Ok(None) => {}
             Ok(Some(declared)) => {
@@ -108,25 +112,27 @@ impl Session {
 
     fn feed_update<S: Streams>(&mut self, io: &mut Io<'_, S>, id: StreamId) {
         let max = self.terms.limits.message_bytes;
-        loop {
-            let state = self.inbound.get_mut(&id);
-            let Some(Inbound::Asked(Asked::Subscription { reader, buffer })) = state else {
-                return;
-            };
-            match lite::update(self.version, buffer, max) {
-                Ok(None) => return,
-                Ok(Some((prefs, used))) => {
-                    let reader = *reader;
-                    buffer.drain(..used);
-                    self.on_update(io, reader, &prefs);
+        let state = self.inbound.get_mut(&id);
+        let Some(Inbound::Asked(Asked::Subscription { reader, buffer })) = state else { return };
+        let reader = *reader;
+        let (mut used, mut last) = (0, None);
+        let fault = loop {
+            match lite::update(self.version, &buffer[used..], max) {
+                Ok(None) => break None,
+                Ok(Some((prefs, len))) => {
+                    used += len;
+                    last = Some(prefs);
                 }
-                Err(violation) => {
-                    let reader = *reader;
-                    io.model.break_reader(reader, code::CANCELLED);
-                    self.violate(io, id, violation);
-                    return;
-                }
+                Err(violation) => break Some(violation),
             }
+        };
+        buffer.drain(..used);
+        if let Some(violation) = fault {
+            self.end_flows(io, reader, code::CANCELLED);
+            self.violate(io, id, violation);
+        } else if let Some(prefs) = last {
+            // Each replaces the one before, so only the last of a burst is carried out.
+            self.on_update(io, reader, &prefs);
         }
     }
 
@@ -202,8 +208,11 @@ impl Session {
         let range = prefs
             .range
             .unwrap_or(crate::model::cursor::Range { start: held.range.start, ..held.range });
+        let changed = held.priority != prefs.priority;
         io.model.update_reader(reader, range, prefs.max_age_ms, prefs.priority);
-        self.reprioritize(io, reader);
+        if changed {
+            self.reprioritize(io, reader);
+        }
     }
 
     fn on_track<S: Streams>(
@@ -258,7 +267,7 @@ impl Session {
         self.outboxes.remove(&id);
         match state {
             Inbound::Asked(Asked::Subscription { reader, .. }) => {
-                self.end_flows(io, reader);
+                self.end_flows(io, reader, code::CANCELLED);
                 io.model.close_reader(reader);
                 match left {
                     None => io.streams.finish(id),
@@ -280,18 +289,24 @@ impl Session {
         }
     }
 
-    /// Resets the streams of a subscription that its peer left.
-    fn end_flows<S: Streams>(&mut self, io: &mut Io<'_, S>, reader: ReaderKey) {
+    /// Resets the streams of a subscription that is over before they were.
+    pub(super) fn end_flows<S: Streams>(
+        &mut self,
+        io: &mut Io<'_, S>,
+        reader: ReaderKey,
+        code: u64,
+    ) {
         let mut ended = Vec::new();
-        for (stream, cursor) in self.sorted_flows() {
+        for cursor in self.flows.cursors() {
             let Some(held) = io.model.cursor(cursor) else { continue };
+            let stream = StreamId(held.stream);
             let finished = held.flags.has(crate::model::cursor::CursorFlags::FINISHED);
             if held.reader == reader.index() && !finished {
                 ended.push((stream, cursor));
             }
         }
         for (stream, cursor) in ended {
-            io.streams.reset(stream, code::CANCELLED);
+            io.streams.reset(stream, code);
             self.drop_flow(io.model, stream, cursor);
             io.model.counters.groups_out_reset_other += 1;
         }

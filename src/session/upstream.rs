@@ -50,7 +50,7 @@ impl Session {
         let ask = held.info.is_none() && (demand.is_some() || held.is_asked());
         let upstream = self.upstreams.entry(track).or_default();
         let subscribe = demand.is_some() && upstream.content.is_none() && live;
-        let ask = ask && upstream.info.is_none() && live;
+        let ask = ask && upstream.info.is_none() && !matches!(held.state, State::Failed(_));
         if (subscribe || ask) && self.goaway {
             io.model.fail_track(track, code::GOING_AWAY);
             return;
@@ -58,7 +58,9 @@ impl Session {
         if ask && !self.open_info(io, track)
             || demand.is_some_and(|demand| subscribe && !self.open_content(io, track, demand))
         {
-            self.stalled_demand.push(track);
+            if !self.stalled_demand.contains(&track) {
+                self.stalled_demand.push(track);
+            }
             return;
         }
         match demand {
@@ -211,8 +213,9 @@ impl Session {
         buffer: &mut Vec<u8>,
     ) -> Result<(), Violation> {
         let max = self.terms.limits.message_bytes;
-        while let Some((answer, used)) = lite::answer(self.version, buffer, max)? {
-            buffer.drain(..used);
+        let mut used = 0;
+        while let Some((answer, len)) = lite::answer(self.version, &buffer[used..], max)? {
+            used += len;
             let had_end = io.model.track(track).is_some_and(|track| track.end.is_some());
             match answer {
                 Answer::Start(group) => io.model.set_start(track, GroupSeq(group)),
@@ -220,14 +223,15 @@ impl Session {
                     return Err(Violation::EndTwice);
                 }
                 Answer::End(group) => {
-                    let late = io.model.set_end(track, GroupSeq(group)).is_err();
-                    if late && self.version.strict_end() {
+                    let strict = self.version.strict_end();
+                    if io.model.set_end(track, GroupSeq(group), strict).is_err() {
                         return Err(Violation::GroupPastEnd);
                     }
                 }
                 Answer::Drop => {}
             }
         }
+        buffer.drain(..used);
         Ok(())
     }
 
@@ -246,10 +250,7 @@ impl Session {
                 if content && io.model.finish_track(track).is_ok() {
                     io.streams.finish(id);
                     self.outbound.remove(&id);
-                    if let Some(upstream) = self.upstreams.get_mut(&track) {
-                        // The subscription's id stays known: groups may still be on their way.
-                        upstream.info = None;
-                    }
+                    // The subscription's id stays known: groups may still be on their way.
                     return;
                 }
                 io.events.push(Event::Violation(Violation::ResponseMalformed));

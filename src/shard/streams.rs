@@ -4,7 +4,7 @@
 //! either form (lite 2.2). A STOP_SENDING without a reason is a plain 0, as peers send it.
 
 use bytes::Bytes;
-use quinn_proto::{ReadError, Side, VarInt, WriteError};
+use quinn_proto::{FinishError, ReadError, Side, VarInt, WriteError};
 
 use crate::quic::connection::Connection;
 use crate::session::streams::{Dir, ReadEnd, StreamId, Streams};
@@ -71,11 +71,22 @@ impl Streams for Raw<'_> {
 
     #[inline]
     fn write(&mut self, id: StreamId, chunks: &mut [Bytes]) -> usize {
-        match self.connection.inner.send_stream(stream(id)).write_chunks(chunks) {
-            Ok(written) => written.bytes,
-            // A stopped or closed stream takes nothing more; its event ends it.
-            Err(WriteError::Blocked | WriteError::Stopped(_) | WriteError::ClosedStream) => 0,
+        let mut send = self.connection.inner.send_stream(stream(id));
+        let (mut taken, mut at) = (0, 0);
+        // Only a refused write makes quinn-proto announce room later, a short one does not.
+        while at < chunks.len() {
+            match send.write_chunks(&mut chunks[at..]) {
+                Ok(written) => {
+                    taken += written.bytes;
+                    at += written.chunks;
+                }
+                // A stopped or closed stream takes nothing more; its event ends it.
+                Err(WriteError::Blocked | WriteError::Stopped(_) | WriteError::ClosedStream) => {
+                    break;
+                }
+            }
         }
+        taken
     }
 
     fn write_control(&mut self, id: StreamId, bytes: &[u8]) -> usize {
@@ -93,8 +104,11 @@ impl Streams for Raw<'_> {
     }
 
     fn finish(&mut self, id: StreamId) {
-        // Fails only on a stream that was stopped, whose event follows, or is closed already.
-        let _ = self.connection.inner.send_stream(stream(id)).finish();
+        let mut send = self.connection.inner.send_stream(stream(id));
+        if let Err(FinishError::Stopped(_)) = send.finish() {
+            // Nobody wants its end, but it must end.
+            let _ = send.reset(mapped(code::stream::CANCELLED));
+        }
     }
 
     fn reset(&mut self, id: StreamId, code: u64) {

@@ -115,7 +115,7 @@ fn run(place: Place, make: Make) -> Result<(), ThreadError> {
 
 fn begin(place: Place, make: Make) -> Result<Begun, ThreadError> {
     if let Some(core) = place.core
-        && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
+        && !pin(core)
     {
         return Err(ThreadError::Pin(core));
     }
@@ -129,6 +129,14 @@ fn begin(place: Place, make: Make) -> Result<Begun, ThreadError> {
         .build()
         .map_err(ThreadError::Start)?;
     Ok((shard, runtime, place.bell))
+}
+
+/// False when the core does not exist or may not be used. Asked first, since a number beyond the
+/// kernel's mask may not even be tried.
+fn pin(core: usize) -> bool {
+    let usable = core_affinity::get_core_ids().unwrap_or_default();
+    usable.iter().any(|held| held.id == core)
+        && core_affinity::set_for_current(core_affinity::CoreId { id: core })
 }
 
 /// Waits out the rest of a hold, deaf to everything.

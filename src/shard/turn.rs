@@ -59,7 +59,7 @@ impl<N: Net> Shard<N> {
         let after = self.net.counters();
         let moved = |counters: &Counters| counters.rx_messages + counters.tx_sends;
         Outcome {
-            busy: (more || left) && sent,
+            busy: (more || left || self.model.has_dirty()) && sent,
             active: moved(&after) > moved(&before),
             deadline: self.deadline(),
             ended: self.closing && !left && sent,
@@ -102,6 +102,11 @@ impl<N: Net> Shard<N> {
 
     /// Steps 2 and 3: what connections have to say, to their sessions.
     fn converse(&mut self) {
+        // Who still waits to be sent for since the last turn is not touched again, and may have
+        // heard something meanwhile.
+        for at in 0..self.sending.len() {
+            self.converse_one(self.sending[at] as usize);
+        }
         let mut touched = std::mem::take(&mut self.touched);
         self.quic.take_touched(&mut touched);
         for slot in touched.drain(..) {
@@ -312,11 +317,8 @@ impl<N: Net> Shard<N> {
 
     /// Step 6: every dirty session writes what it has.
     fn flush_sessions(&mut self) {
-        let mut visits = self.sessions.len() * 4 + 64;
-        while visits > 0
-            && let Some(key) = self.model.pop_dirty()
-        {
-            visits -= 1;
+        while let Some(due) = self.model.pop_dirty() {
+            let key = due.key;
             let Some(slot) = self.connections.get(key.index() as usize).copied() else { continue };
             let slot = slot as usize;
             let Some(connection) = self.quic.connection(slot) else { continue };
@@ -324,15 +326,15 @@ impl<N: Net> Shard<N> {
                 continue;
             }
             connection.refresh_budget();
-            let flushed = self.with_session(slot, |session, io| session.flush(io));
+            let flushed = self.with_session(slot, |session, io| session.flush(io, due));
             self.quic.touch(slot);
             if let Some(flushed) = flushed {
                 self.model.counters.bytes_out += flushed.bytes as u64;
                 let Some(connection) = self.quic.connection(slot) else { continue };
-                connection.oldest_us = match (connection.oldest_us, flushed.oldest_us) {
-                    (Some(a), Some(b)) => Some(a.min(b)),
-                    (a, b) => a.or(b),
-                };
+                if flushed.oldest_us != 0 {
+                    let oldest = connection.oldest_us.unwrap_or(u64::MAX);
+                    connection.oldest_us = Some(oldest.min(flushed.oldest_us));
+                }
             }
         }
         let mut touched = std::mem::take(&mut self.touched);
