@@ -4,5 +4,6 @@ mod config;
 mod control;
 mod fanout;
 mod metrics;
+mod sim;
 mod tls;
 mod wire;
