@@ -2,7 +2,8 @@
 //!
 //! Our streams are numbered in the order they open, so the table is a ring indexed by number,
 //! without hashing. Streams that ended leave holes until the oldest goes; the session bounds that
-//! span. Invariant: the front of the ring is a stream that lives, or the ring is empty.
+//! span. Request streams have the same numbers and are never in it. Invariant: the front of the
+//! ring is a stream that lives, or the ring is empty.
 
 use std::collections::VecDeque;
 
@@ -84,5 +85,20 @@ impl Flows {
     /// Every cursor, oldest stream first.
     pub(super) fn cursors(&self) -> impl Iterator<Item = CursorKey> + '_ {
         self.ring.iter().flatten().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_stream_of_the_same_number_is_another_stream() {
+        let (group, request) = (StreamId(7), StreamId(4));
+        let cursor = CursorKey::from_bits(1 << 32);
+        let mut flows = Flows::default();
+        flows.insert(group, cursor);
+        assert_eq!((flows.get(request), flows.remove(request)), (None, None));
+        assert_eq!(flows.remove(group), Some(cursor));
     }
 }

@@ -229,3 +229,57 @@ pub(crate) async fn close_of(connection: &moq_noq::Connection) -> (u64, String) 
         other => panic!("not closed by the relay: {other}"),
     }
 }
+
+/// Subscribes to the track of a broadcast on a bare connection.
+pub(crate) async fn say_subscribe(
+    connection: &moq_noq::Connection,
+    version: &str,
+    broadcast: &str,
+) -> (moq_noq::SendStream, moq_noq::RecvStream) {
+    let (mut ask, answer) = connection.open_bi().await.expect("a stream");
+    let mut body = vec![0];
+    for text in [broadcast, TRACK] {
+        body.push(u8::try_from(text.len()).expect("a short name"));
+        body.extend_from_slice(text.as_bytes());
+    }
+    // Priority, 2000 ms of age, and every bound open; lite-05 has an order in between.
+    body.extend_from_slice(match version {
+        LITE_05 => b"\x07\x00\x47\xd0\x00\x00",
+        _ => b"\x07\x47\xd0\x00\x00\x00\x00",
+    });
+    let len = u8::try_from(body.len()).expect("a short request");
+    ask.write_all(&[&[2, len], &body[..]].concat()).await.expect("written");
+    (ask, answer)
+}
+
+/// What is left on a stream, and the library's code if it was reset instead of finished.
+pub(crate) async fn read_end(mut stream: moq_noq::RecvStream) -> (Vec<u8>, Option<u64>) {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        match within("reading a stream", stream.read(&mut buffer)).await {
+            Ok(Some(count)) => bytes.extend_from_slice(&buffer[..count]),
+            Ok(None) => return (bytes, None),
+            Err(moq_noq::ReadError::Reset(code)) => return (bytes, Some(unmap(code.into_inner()))),
+            Err(error) => panic!("the stream fails: {error}"),
+        }
+    }
+}
+
+/// The next bytes of a stream, more than `count` unless it ends.
+pub(crate) async fn read_until(stream: &mut moq_noq::RecvStream, count: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    while bytes.len() as u64 <= count {
+        let read = within("reading a stream", stream.read(&mut buffer)).await;
+        let Some(count) = read.expect("nothing was killed yet") else { break };
+        bytes.extend_from_slice(&buffer[..count]);
+    }
+    bytes
+}
+
+/// The code that the library means by a reset, which it maps as WebTransport does.
+fn unmap(code: u64) -> u64 {
+    let shifted = code - 0x52e4_a40f_a8db;
+    shifted - shifted / 0x1f
+}

@@ -4,6 +4,7 @@
 
 mod client;
 mod interop;
+mod killed;
 mod net;
 mod process;
 mod relay;
