@@ -1,167 +1,91 @@
-//! A publisher and its viewers over fake streams: our own layers and nothing below them.
+//! Two arrangements to measure with: `Rig`, our own layers over fake streams and nothing below them,
+//! and `Whole`, a shard with quinn-proto on both sides. Used by `tests/allocs.rs` and
+//! `benches/icount.rs`.
 //!
-//! The fakes take and drop every `Bytes` they are offered, grant everything and acknowledge when
-//! told, and allocate nothing once warm. The sessions are driven as `shard/turn.rs` drives them.
-//! Used by `tests/allocs.rs` and `benches/icount.rs`.
+//! One publisher, some viewers of one track. In a rig the sessions are driven as `shard/turn.rs`
+//! drives them: what arrived is handed to its session, the model settles, every dirty session
+//! flushes. A viewer acknowledges a stream in the round after it ended.
 
-use std::collections::VecDeque;
+mod fake;
+mod script;
+#[path = "../it/sim/tls.rs"]
+mod tls;
+mod whole;
+
 use std::rc::Rc;
 
-use bytes::Bytes;
 use corelay::config::Limits;
 use corelay::model::Model;
-use corelay::name::{Cost, Grant, Hop, Hops, Path, TrackName};
-use corelay::session::streams::{Dir, ReadEnd, StreamId, Streams};
+use corelay::name::{Grant, Hop, Path, Role};
+use corelay::session::streams::{Dir, StreamId};
 use corelay::session::{Event, Io, Session, Terms};
-use corelay::wire::lite::announce::{Announce, AnnounceOk};
-use corelay::wire::lite::data::{FrameHeader, GROUP_HEADER_MAX, GroupHeader};
-use corelay::wire::lite::subscribe::{Preferences, Subscribe, Track, TrackInfo};
-use corelay::wire::lite::{Setup, kind};
-use corelay::wire::put_varint;
-use corelay::wire::version::Version;
 
-const VERSION: Version = Version::Lite06;
-/// Milliseconds that groups are kept; with timestamps that advance, the cache cycles.
-const MAX_AGE_MS: u64 = 400;
-/// Milliseconds of media between frames.
-const FRAME_MS: u64 = 16;
+use self::fake::Fake;
+pub(crate) use self::script::Shape;
+use self::script::{Arrival, NEVER, Script, VERSION};
+pub(crate) use self::whole::Whole;
 
-/// One peer's streams.
-#[derive(Default)]
-pub(crate) struct Fake {
-    opened: [u64; 2],
-    accepts: [VecDeque<StreamId>; 2],
-    reading: Option<(StreamId, Vec<u8>, bool)>,
-    finished: Vec<StreamId>,
-    /// Media bytes taken.
-    pub(crate) taken: u64,
-}
+/// Streams of the relay to its publisher, in the order it opens them: announcements, TRACK.
+const ANNOUNCEMENTS: StreamId = StreamId(1);
+const INFO: StreamId = StreamId(5);
 
-impl Streams for Fake {
-    fn open(&mut self, dir: Dir) -> Option<StreamId> {
-        let number = self.opened[dir as usize];
-        self.opened[dir as usize] += 1;
-        Some(StreamId(number << 2 | u64::from(dir == Dir::Uni) << 1 | 1))
-    }
+/// The publisher's place.
+const PUBLISHER: usize = usize::MAX;
 
-    fn accept(&mut self, dir: Dir) -> Option<StreamId> {
-        self.accepts[dir as usize].pop_front()
-    }
-
-    fn read(&mut self, id: StreamId, sink: &mut dyn FnMut(&[u8]) -> bool) -> ReadEnd {
-        match &mut self.reading {
-            Some((held, bytes, fin)) if *held == id => {
-                if !bytes.is_empty() && !sink(bytes) {
-                    bytes.clear();
-                    return ReadEnd::Paused;
-                }
-                bytes.clear();
-                if *fin { ReadEnd::Fin } else { ReadEnd::Blocked }
-            }
-            _ => ReadEnd::Blocked,
-        }
-    }
-
-    fn write(&mut self, _: StreamId, chunks: &mut [Bytes]) -> usize {
-        let mut taken = 0;
-        for chunk in chunks {
-            taken += chunk.len();
-            drop(std::mem::take(chunk));
-        }
-        self.taken += taken as u64;
-        taken
-    }
-
-    fn write_control(&mut self, _: StreamId, bytes: &[u8]) -> usize {
-        bytes.len()
-    }
-
-    fn finish(&mut self, id: StreamId) {
-        self.finished.push(id);
-    }
-
-    fn reset(&mut self, _: StreamId, _: u64) {}
-    fn stop(&mut self, _: StreamId, _: u64) {}
-    fn prioritize(&mut self, _: StreamId, _: i32) {}
-
-    fn prefix(&self, _: Dir) -> &[u8] {
-        &[]
-    }
-
-    fn datagram_max(&self) -> usize {
-        0
-    }
-
-    fn expect_media(&mut self) {}
-    fn accommodate(&mut self, _: Dir, _: usize) {}
-}
-
+/// One peer and its session.
 struct Seat {
     session: Session,
     streams: Fake,
-    /// Where its next own streams begin.
-    next: [u64; 2],
 }
 
-/// What is sent: frame size, frames a group, frames in one arrival.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    /// Viewers.
-    pub(crate) viewers: usize,
-    /// Payload bytes of a frame.
-    pub(crate) size: usize,
-    /// Frames of a group.
-    pub(crate) group: u64,
-    /// Arrivals (turns) of a group.
-    pub(crate) arrivals: u64,
+impl Seat {
+    fn tell<T>(
+        &mut self,
+        (model, events): (&mut Model, &mut Vec<Event>),
+        act: impl FnOnce(&mut Session, &mut Io<'_, Fake>) -> T,
+    ) -> T {
+        let mut io = Io { model, streams: &mut self.streams, events };
+        act(&mut self.session, &mut io)
+    }
+
+    /// The peer sends on `id`, which it opened if `fresh`.
+    fn hear(
+        &mut self,
+        shard: (&mut Model, &mut Vec<Event>),
+        (id, fresh, fin): (StreamId, bool, bool),
+        bytes: Vec<u8>,
+    ) -> Vec<u8> {
+        self.streams.arrive(id, fresh, bytes, fin);
+        self.tell(shard, |session, io| match fresh {
+            true => session.on_opened(io, if id.is_uni() { Dir::Uni } else { Dir::Bi }),
+            false => session.on_readable(io, id),
+        });
+        self.streams.arrived()
+    }
+
+    fn join(&mut self, (model, events): (&mut Model, &mut Vec<Event>), role: Role) {
+        self.hear((&mut *model, &mut *events), (StreamId(2), true, true), script::setup(role));
+        assert!(matches!(events.pop(), Some(Event::Ask(_))), "SETUP asks for a grant");
+        let publish = role == Role::Publisher;
+        let grant = Grant { root: Path::default(), publish, subscribe: !publish };
+        self.tell((model, events), |session, io| session.on_grant(io, grant));
+    }
 }
 
-/// The whole arrangement.
+/// Sessions, a model, and nothing else.
 pub(crate) struct Rig {
     model: Model,
     publisher: Seat,
     viewers: Vec<Seat>,
     events: Vec<Event>,
+    /// Place of a peer's seat by its slot in the model.
     seats: Vec<usize>,
+    /// Places of those whose streams ended in this round.
+    ended: Vec<usize>,
     shape: Shape,
+    script: Script,
+    arrivals: Vec<Arrival>,
     now_us: u64,
-    frame: u64,
-    group: u64,
-    payload: Vec<u8>,
-    encoded: u64,
-    arrivals: VecDeque<Vec<u8>>,
-    spares: Vec<Vec<u8>>,
-}
-
-impl Seat {
-    /// The peer opens a stream and sends `bytes` on it.
-    fn send(&mut self, model: &mut Model, events: &mut Vec<Event>, dir: Dir, bytes: Vec<u8>) {
-        let number = self.next[dir as usize];
-        self.next[dir as usize] += 1;
-        let id = StreamId(number << 2 | u64::from(dir == Dir::Uni) << 1);
-        self.streams.reading = Some((id, bytes, dir == Dir::Uni));
-        self.streams.accepts[dir as usize].push_back(id);
-        let mut io = Io { model, streams: &mut self.streams, events };
-        self.session.on_opened(&mut io, dir);
-    }
-
-    /// The peer answers on a stream that we opened.
-    fn answer(&mut self, model: &mut Model, events: &mut Vec<Event>, id: StreamId, bytes: Vec<u8>) {
-        self.streams.reading = Some((id, bytes, false));
-        let mut io = Io { model, streams: &mut self.streams, events };
-        self.session.on_readable(&mut io, id);
-    }
-
-    fn join(&mut self, model: &mut Model, events: &mut Vec<Event>) {
-        let mut setup = Vec::new();
-        put_varint(&mut setup, kind::UNI_SETUP);
-        Setup { probe: 0, path: None, role: None, cost: None, hop: None }.encode(&mut setup);
-        self.send(model, events, Dir::Uni, setup);
-        assert!(matches!(events.pop(), Some(Event::Ask(_))), "SETUP asks for a grant");
-        let grant = Grant { root: Path::default(), publish: true, subscribe: true };
-        let mut io = Io { model, streams: &mut self.streams, events };
-        self.session.on_grant(&mut io, grant);
-    }
 }
 
 impl Rig {
@@ -170,193 +94,131 @@ impl Rig {
         let limits = Limits::default();
         let mut model = Model::new(&limits);
         let terms = Rc::new(Terms { hop: Hop(7), limits });
-        let mut events = Vec::new();
         let mut seats = Vec::new();
         let mut seat = |model: &mut Model, place: usize| {
             let key = model.open_peer().expect("room for a peer");
-            let index = key.index() as usize;
-            if seats.len() <= index {
-                seats.resize(index + 1, usize::MAX);
-            }
-            seats[index] = place;
+            assert_eq!(key.index() as usize, seats.len(), "slots are given in order");
+            seats.push(place);
             let session = Session::new(key, VERSION, Rc::clone(&terms));
-            Seat { session, streams: Fake::default(), next: [0; 2] }
+            Seat { session, streams: Fake::default() }
         };
-        let mut publisher = seat(&mut model, usize::MAX);
-        publisher.join(&mut model, &mut events);
-        let mut viewers: Vec<Seat> =
-            (0..shape.viewers).map(|place| seat(&mut model, place)).collect();
-        let path = Path::parse("room/cam").expect("short");
-        let mut hello = Vec::new();
-        AnnounceOk { hop: Hop(9), active: 1 }.encode(&mut hello);
-        Announce::Start { suffix: path.clone(), hops: Hops::default(), cost: Cost::default() }
-            .encode(VERSION, &mut hello);
-        publisher.answer(&mut model, &mut events, StreamId(1), hello);
-        for viewer in &mut viewers {
-            viewer.join(&mut model, &mut events);
-            viewer.send(&mut model, &mut events, Dir::Bi, vec![1, 1, 0]);
-            let mut subscribe = Vec::new();
-            put_varint(&mut subscribe, kind::BI_SUBSCRIBE);
-            let prefs = Preferences {
-                priority: 100,
-                max_age_ms: MAX_AGE_MS,
-                start: Some(0),
-                end: None,
-                frame_start: 0,
-                frame_end: None,
-            };
-            let track = TrackName::new("video");
-            Subscribe { id: 0, broadcast: path.clone(), track, prefs }
-                .encode(VERSION, &mut subscribe);
-            viewer.send(&mut model, &mut events, Dir::Bi, subscribe);
-        }
-        assert!(events.is_empty(), "nobody did wrong: {events:?}");
+        let publisher = seat(&mut model, PUBLISHER);
+        let viewers = (0..shape.viewers.max(1)).map(|place| seat(&mut model, place)).collect();
         let mut rig = Self {
             model,
             publisher,
             viewers,
-            events,
+            events: Vec::new(),
             seats,
+            ended: Vec::new(),
             shape,
+            script: Script::new(shape),
+            arrivals: Vec::new(),
             now_us: 1_000_000,
-            frame: 0,
-            group: 0,
-            payload: vec![0x5a; shape.size],
-            encoded: 0,
-            arrivals: VecDeque::new(),
-            spares: Vec::new(),
         };
-        rig.turns();
-        let mut info = Vec::new();
-        TrackInfo { priority: 100, max_age_ms: MAX_AGE_MS, timescale: 1000 }
-            .encode(VERSION, &mut info);
-        let Self { model, publisher, events, .. } = &mut rig;
-        publisher.answer(model, events, StreamId(5), info);
-        rig.turns();
-        let _ = Track { broadcast: path, track: TrackName::new("video") };
+        rig.meet();
         rig
     }
 
+    fn meet(&mut self) {
+        let Self { model, events, .. } = self;
+        self.publisher.join((&mut *model, &mut *events), Role::Publisher);
+        let answer = (ANNOUNCEMENTS, false, false);
+        self.publisher.hear((&mut *model, &mut *events), answer, script::announcement());
+        let start = if self.shape.viewers == 0 { NEVER } else { 0 };
+        for (id, viewer) in self.viewers.iter_mut().enumerate() {
+            viewer.join((&mut *model, &mut *events), Role::Subscriber);
+            let request = (StreamId(0), true, false);
+            let subscribe = script::subscribe(id as u64, start);
+            viewer.hear((&mut *model, &mut *events), request, subscribe);
+        }
+        self.rest();
+        let Self { model, events, .. } = self;
+        self.publisher.hear((model, events), (INFO, false, false), script::info());
+        self.rest();
+        assert!(self.events.is_empty(), "nobody did wrong: {:?}", self.events);
+        // SETUP went out on a stream of its own, which is not media.
+        self.viewers.iter_mut().for_each(|viewer| viewer.streams.ends = 0);
+    }
+
     /// Turns until nobody is dirty.
-    fn turns(&mut self) {
+    fn rest(&mut self) {
         while self.model.has_dirty() {
-            self.turn();
+            self.flush();
         }
     }
 
-    /// The part of a turn behind the datagrams.
-    fn turn(&mut self) {
+    /// Writes the next `groups` groups down, to be sent by `play`.
+    pub(crate) fn write(&mut self, groups: u64) {
+        self.arrivals = self.script.write(groups);
+    }
+
+    /// Sends what was written, an arrival a round.
+    pub(crate) fn play(&mut self) {
+        let mut arrivals = std::mem::take(&mut self.arrivals);
+        for arrival in &mut arrivals {
+            self.round(arrival);
+        }
+        self.arrivals = arrivals;
+    }
+
+    fn round(&mut self, arrival: &mut Arrival) {
+        self.now_us += arrival.after_us;
+        self.model.tick(self.now_us);
+        self.acknowledge();
+        let Self { model, events, .. } = self;
+        // The publisher's first stream was its SETUP.
+        let id = StreamId((arrival.group + 1) << 2 | 2);
+        let bytes = std::mem::take(&mut arrival.bytes);
+        let way = (id, arrival.first, arrival.last);
+        arrival.bytes = self.publisher.hear((model, events), way, bytes);
+        self.flush();
+    }
+
+    /// What follows in a turn when everything was read.
+    fn flush(&mut self) {
         self.model.settle();
         while let Some(due) = self.model.pop_dirty() {
             let place = self.seats[due.key.index() as usize];
             let seat = match place {
-                usize::MAX => &mut self.publisher,
+                PUBLISHER => &mut self.publisher,
                 place => &mut self.viewers[place],
             };
-            let mut io =
-                Io { model: &mut self.model, streams: &mut seat.streams, events: &mut self.events };
-            seat.session.flush(&mut io, due);
+            let shard = (&mut self.model, &mut self.events);
+            let flushed = seat.tell(shard, |session, io| session.flush(io, due));
+            self.model.counters.bytes_out += flushed.bytes as u64;
+            if !seat.streams.finished.is_empty() {
+                self.ended.push(place);
+            }
         }
     }
 
-    /// Viewers acknowledge everything that ended.
+    /// Viewers acknowledge what ended in the round before.
     fn acknowledge(&mut self) {
-        for seat in &mut self.viewers {
+        while let Some(place) = self.ended.pop() {
+            let Some(seat) = self.viewers.get_mut(place) else { continue };
             while let Some(id) = seat.streams.finished.pop() {
-                let mut io = Io {
-                    model: &mut self.model,
-                    streams: &mut seat.streams,
-                    events: &mut self.events,
-                };
-                seat.session.on_finished(&mut io, id);
+                let shard = (&mut self.model, &mut self.events);
+                seat.tell(shard, |session, io| session.on_finished(io, id));
             }
         }
     }
 
-    /// Encodes the arrivals of `groups` groups ahead, so that sending them is all that is left.
-    pub(crate) fn prepare(&mut self, groups: u64) {
-        for _ in 0..groups {
-            let mut sent = 0;
-            for arrival in 0..self.shape.arrivals {
-                let upto = self.shape.group * (arrival + 1) / self.shape.arrivals;
-                let mut body = self.spares.pop().unwrap_or_default();
-                body.clear();
-                if arrival == 0 {
-                    let mut head = [0; GROUP_HEADER_MAX];
-                    let sequence = self.encoded;
-                    let header = GroupHeader { subscribe: 0, sequence, frame_start: 0 };
-                    let len = header.encode_into(VERSION, &mut head);
-                    body.extend_from_slice(&head[..len]);
-                }
-                for index in sent..upto {
-                    self.put_frame(index == 0, &mut body);
-                }
-                sent = upto;
-                self.arrivals.push_back(body);
-            }
-            self.encoded += 1;
-        }
-    }
-
-    fn put_frame(&mut self, first: bool, body: &mut Vec<u8>) {
-        let at = i64::try_from(self.frame * FRAME_MS).expect("short run");
-        let delta = if first { at } else { FRAME_MS.cast_signed() };
-        let mut head = [0; 16];
-        let header = FrameHeader { delta, size: self.shape.size as u64 };
-        let len = header.encode_into(&mut head);
-        body.extend_from_slice(&head[..len]);
-        body.extend_from_slice(&self.payload);
-        self.frame += 1;
-    }
-
-    /// Sends one whole group in the shape's arrivals.
-    pub(crate) fn group(&mut self) {
-        if self.arrivals.is_empty() {
-            self.prepare(1);
-        }
-        let id = StreamId(self.publisher.next[1] << 2 | 2);
-        self.publisher.next[1] += 1;
-        for arrival in 0..self.shape.arrivals {
-            let last = arrival + 1 == self.shape.arrivals;
-            self.arrive(id, arrival == 0, last);
-        }
-        self.group += 1;
-    }
-
-    fn arrive(&mut self, id: StreamId, first: bool, last: bool) {
-        self.now_us += 1000;
-        self.model.tick(self.now_us);
-        let body = self.arrivals.pop_front().expect("prepared");
-        self.publisher.streams.reading = Some((id, body, last));
-        let mut io = Io {
-            model: &mut self.model,
-            streams: &mut self.publisher.streams,
-            events: &mut self.events,
-        };
-        if first {
-            io.streams.accepts[Dir::Uni as usize].push_back(id);
-            self.publisher.session.on_opened(&mut io, Dir::Uni);
-        } else {
-            self.publisher.session.on_readable(&mut io, id);
-        }
-        if let Some((_, body, _)) = self.publisher.streams.reading.take() {
-            self.spares.push(body);
-        }
-        self.turn();
-        self.acknowledge();
-    }
-
-    /// Checks that everybody got everything so far: media bytes are those of whole groups.
-    pub(crate) fn check(&self) {
+    /// Checks that everybody got all of it, ended and unbroken, and that the cache cycles.
+    pub(crate) fn check(self) {
         assert!(self.events.is_empty(), "nobody did wrong: {:?}", self.events);
+        let Script { frames, groups, bytes, .. } = self.script;
         let counters = &self.model.counters;
-        assert_eq!(counters.frames_in, self.frame, "every frame came in");
-        assert_eq!(counters.groups_out, self.group * self.shape.viewers as u64);
-        assert_eq!(counters.groups_out_reset_old + counters.groups_skipped_old, 0);
-        let least = self.frame * self.shape.size as u64;
-        for seat in &self.viewers {
-            assert!(seat.streams.taken >= least, "a viewer got less than was sent");
+        assert_eq!((counters.frames_in, counters.groups_in), (frames, groups));
+        let served = u64::from(self.shape.viewers > 0);
+        for (id, seat) in self.viewers.iter().enumerate() {
+            let bytes = bytes + groups * script::longer(id as u64);
+            assert_eq!(seat.streams.taken, bytes * served, "bytes that a viewer got");
+            assert_eq!((seat.streams.ends, seat.streams.breaks), (groups * served, 0));
         }
-        assert!(counters.groups_evicted_age > 0, "the cache cycles");
+        let kept = self.model.usage().groups as u64;
+        assert_eq!(kept + counters.groups_evicted_age, groups, "groups go by age alone");
+        assert!(kept * 2 < groups, "the cache cycles");
+        assert!(self.model.arena.stats.reused > 0, "blocks are used again");
     }
 }
