@@ -215,6 +215,17 @@ impl Arena {
         at
     }
 
+    /// As `append` and `slice` of the first `len` of `bytes`, all of which must fit `room`: what is
+    /// copied beyond `len` stays free, and is not handed out.
+    #[inline]
+    pub fn put<const N: usize>(&mut self, id: BlockId, bytes: &[u8; N], len: usize) -> Bytes {
+        let start = self.append(id, bytes) as usize;
+        let block = &mut self.blocks[id.0 as usize];
+        assert!(len <= N, "a header within its bytes");
+        block.fill -= u32::try_from(N - len).expect("short");
+        block.handle.slice(start..start + len)
+    }
+
     /// A reference to `len` written bytes from `start`; allocates nothing.
     #[inline]
     pub fn slice(&self, id: BlockId, start: u32, len: u32) -> Bytes {

@@ -62,6 +62,8 @@ pub struct Reader {
     pub queued: bool,
     /// Its track came to an end or broke since its peer was told.
     pub news: bool,
+    /// All it will do is open each new group behind its range's start, whole.
+    pub(super) easy: bool,
     /// Its peer left it; it lives on for streams that await acknowledgement.
     pub gone: bool,
     /// The first group was told (START).
@@ -217,6 +219,7 @@ impl Model {
             max_age_ms: want.max_age_ms,
             priority: want.priority,
             queued: false,
+            easy: false,
             news: held.end.is_some() || held.state != State::Live,
             gone: false,
             started: false,
@@ -244,6 +247,7 @@ impl Model {
         let Some(reader) = self.readers.get_mut(key) else { return };
         reader.max_age_ms = max_age_ms;
         reader.priority = priority;
+        reader.easy = false;
         if reader.range != range {
             if reader.next >= reader.fresh {
                 reader.was = reader.range;
@@ -323,6 +327,9 @@ impl Model {
         let reader = self.readers.get_mut(key)?;
         reader.next += 1;
         let range = reader.range;
+        let endless = range.end.is_none() && range.frame_end.is_none();
+        let told = reader.started && !reader.ended && !reader.news;
+        reader.easy = endless && told && reader.next >= reader.fresh;
         let held = self.groups.get(group)?;
         let lane = held.lane;
         let from = if held.seq == range.start { range.frame_start } else { 0 };

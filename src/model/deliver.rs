@@ -7,9 +7,12 @@
 
 use bytes::Bytes;
 
+use super::arena::{Arena, BlockId};
 use super::cursor::{Cursor, CursorFlags, NIL};
-use super::group::{LaneEnd, PAGE_FRAMES, Span};
-use super::{CursorKey, Model, ReaderKey};
+use super::group::{Group, Lane, LaneEnd, PAGE_FRAMES};
+use super::slots::Slots;
+use super::track::Track;
+use super::{CursorKey, GroupKey, Model, ReaderKey};
 use crate::name::GroupSeq;
 
 /// What `feed` did.
@@ -69,6 +72,97 @@ pub struct Delivered {
     pub charged: usize,
 }
 
+/// The newest group of a track as every reader that keeps up gets it: found out once in a turn.
+pub(super) struct Offer {
+    track: u32,
+    /// Its arrival number.
+    arrival: u64,
+    group: GroupKey,
+    seq: GroupSeq,
+    opened_us: u64,
+    /// All there is of it, in one block.
+    body: Bytes,
+    block: BlockId,
+    block_bytes: usize,
+    frames: u32,
+    ingress_us: u64,
+    done: bool,
+}
+
+/// Where short headers are written.
+pub struct Headers<'a> {
+    pub(super) arena: &'a mut Arena,
+    pub(super) block: &'a mut Option<BlockId>,
+}
+
+/// A short header: how many of the bytes count.
+pub type Header = ([u8; HEADER_MAX], usize);
+
+/// Longest header: a transport's prefix of ten bytes, and a group's of 26.
+pub const HEADER_MAX: usize = 40;
+
+impl Headers<'_> {
+    /// A header in shared memory: a slice of the shard's header block.
+    #[inline]
+    pub fn put(&mut self, (bytes, len): &Header) -> Bytes {
+        let fits = |block: &BlockId| self.arena.room(*block) >= HEADER_MAX;
+        match self.block.filter(fits) {
+            Some(block) => self.arena.put(block, bytes, *len),
+            None => self.put_elsewhere(&bytes[..*len]),
+        }
+    }
+
+    #[cold]
+    fn put_elsewhere(&mut self, bytes: &[u8]) -> Bytes {
+        let Some(fresh) = self.arena.lease(super::HEADER_CLASS) else {
+            return Bytes::copy_from_slice(bytes);
+        };
+        if let Some(full) = self.block.replace(fresh) {
+            self.arena.release(full);
+        }
+        let start = self.arena.append(fresh, bytes);
+        self.arena.slice(fresh, start, u32::try_from(bytes.len()).expect("short"))
+    }
+}
+
+/// What is offered of the group that arrived as number `arrival`, if it is the newest one, and is
+/// whole so far in one span that came since the last turn.
+#[inline(never)]
+fn offer(
+    (track_slot, track): (u32, &Track),
+    arrival: u64,
+    (groups, lanes): (&Slots<Group>, &Slots<Lane>),
+    arena: &Arena,
+) -> Option<Offer> {
+    let place = usize::try_from(arrival.checked_sub(track.arrival_base)?).ok()?;
+    if place + 1 != track.arrivals.len() {
+        return None;
+    }
+    let key = track.arrivals[place];
+    let group = groups.get(key)?;
+    if group.dead || group.first_frame != 0 || key.index() != track.edge {
+        return None;
+    }
+    let lane = &lanes[group.lane];
+    let [span] = lane.image.spans[..] else { return None };
+    if lane.image.fresh != 0 || matches!(lane.end, LaneEnd::Reset(_)) {
+        return None;
+    }
+    Some(Offer {
+        track: track_slot,
+        arrival,
+        group: key,
+        seq: group.seq,
+        opened_us: group.opened_us,
+        body: arena.slice(span.block, span.start, span.len),
+        block: span.block,
+        block_bytes: arena.size(span.block),
+        frames: lane.image.frames,
+        ingress_us: lane.image.fresh_us,
+        done: lane.end == LaneEnd::Fin,
+    })
+}
+
 impl Model {
     /// Delivers to a cursor that stands in its lane's last span, which it is charged for, and is
     /// nothing but queued. `write` answers how many bytes the stream took.
@@ -121,70 +215,34 @@ impl Model {
     pub fn deliver(
         &mut self,
         key: ReaderKey,
-        send: impl FnOnce(&mut HeaderCache<'_>, &Newest, Bytes) -> Option<Sent>,
+        send: impl FnOnce(&mut Headers<'_>, &Newest, Bytes) -> Option<Sent>,
     ) -> Option<Delivered> {
-        let (slot, span) = self.newest(key)?;
-        let reader = &self.readers[key.index()];
-        let group = &self.groups[slot];
+        let reader = self.readers.get_mut(key)?;
+        if !reader.easy || self.cursors.is_full() {
+            return None;
+        }
+        let same = |held: &Offer| held.track == reader.track && held.arrival == reader.next;
+        if !self.offer.as_ref().is_some_and(same) {
+            let track = (reader.track, &self.tracks[reader.track]);
+            let kept = (&self.groups, &self.lanes);
+            self.offer = offer(track, reader.next, kept, &self.arena);
+        }
+        let offer = self.offer.as_ref()?;
+        let group = self.groups.get_mut(offer.group)?;
+        if group.dead || offer.seq <= reader.range.start {
+            return None;
+        }
         let newest = Newest {
             name: reader.id,
-            seq: group.seq,
+            seq: offer.seq,
             urgency: reader.priority,
-            opened_us: group.opened_us,
+            opened_us: offer.opened_us,
         };
-        let body = self.lanes[group.lane].image.recent.clone();
-        let mut headers = HeaderCache {
-            last: &mut self.last_header,
-            arena: &mut self.arena,
-            block: &mut self.headers,
-        };
-        let sent = send(&mut headers, &newest, body)?;
-        Some(self.delivered(key, slot, &span, sent))
-    }
-
-    /// The group that `deliver` opens, by slot, and its only span, which is its lane's `recent`
-    /// now.
-    #[inline(always)]
-    fn newest(&mut self, key: ReaderKey) -> Option<(u32, Span)> {
-        let reader = self.readers.get(key)?;
-        let range = &reader.range;
-        if reader.news || reader.ended || !reader.started || range.frame_end.is_some() {
-            return None;
-        }
-        let track = &self.tracks[reader.track];
-        let place = usize::try_from(reader.next.checked_sub(track.arrival_base)?).ok()?;
-        let full = self.cursors.is_full();
-        if full || reader.next < reader.fresh || place + 1 != track.arrivals.len() {
-            return None;
-        }
-        let group_key = track.arrivals[place];
-        let group = self.groups.get(group_key)?;
-        let capped = range.end.is_some_and(|end| group.seq > end);
-        let slot = group_key.index();
-        let partial = group.dead || group.first_frame != 0 || group.seq <= range.start || capped;
-        if slot != track.edge || partial {
-            return None;
-        }
+        let mut headers = Headers { arena: &mut self.arena, block: &mut self.headers };
+        let sent = send(&mut headers, &newest, offer.body.clone())?;
         let lane = &mut self.lanes[group.lane];
-        let image = &mut lane.image;
-        let [span] = image.spans[..] else { return None };
-        if image.fresh != 0 || matches!(lane.end, LaneEnd::Reset(_)) {
-            return None;
-        }
-        if image.recent_at != 0 || image.recent.len() != span.len as usize {
-            image.recent = self.arena.slice(span.block, span.start, span.len);
-            image.recent_at = 0;
-        }
-        Some((slot, span))
-    }
-
-    /// Attaches the cursor of a stream that took all of a group's only span.
-    #[inline(always)]
-    fn delivered(&mut self, key: ReaderKey, slot: u32, span: &Span, sent: Sent) -> Delivered {
-        let group = &mut self.groups[slot];
-        let lane = &mut self.lanes[group.lane];
-        let reader = &mut self.readers[key.index()];
-        let done = lane.end == LaneEnd::Fin;
+        let bytes = lane.image.len;
+        debug_assert_eq!(bytes as usize, offer.body.len(), "nothing arrives after `settle`");
         let cursor = Cursor {
             next: lane.cursors,
             prev: NIL,
@@ -192,16 +250,16 @@ impl Model {
             reader: key.index(),
             peer: reader.peer,
             priority: sent.priority,
-            offset: lane.image.len,
+            offset: bytes,
             span: 0,
             span_first: 0,
             span_charged: 0,
-            frame: lane.image.frames,
+            frame: offer.frames,
             frame_last: NIL,
             stream: sent.stream,
-            flags: if done { CursorFlags::FINISHED } else { CursorFlags::default() },
+            flags: if offer.done { CursorFlags::FINISHED } else { CursorFlags::default() },
         };
-        let cursor = self.cursors.insert(cursor).ok().expect("`newest` found room");
+        let cursor = self.cursors.insert(cursor).ok().expect("room was made sure of before");
         if lane.cursors != NIL {
             self.cursors[lane.cursors].prev = cursor.index();
         }
@@ -209,64 +267,23 @@ impl Model {
         reader.next += 1;
         reader.queued = false;
         reader.cursors += 1;
-        reader.writing += u32::from(!done);
+        reader.writing += u32::from(!offer.done);
         group.cursors += 1;
         if group.cursors == 1 {
-            self.tracks[reader.track].active.push(slot);
+            self.tracks[offer.track].active.push(offer.group.index());
         }
         self.counters.groups_out += 1;
-        let size = self.arena.size(span.block);
         let charge = &mut self.peers[reader.peer].charge;
-        if charge.add(span.block, size) {
-            self.charged += size;
+        if charge.add(offer.block, offer.block_bytes) {
+            self.charged += offer.block_bytes;
         }
-        Delivered {
+        Some(Delivered {
             cursor,
             stream: sent.stream,
-            bytes: span.len,
-            ingress_us: lane.image.fresh_us,
-            done,
+            bytes,
+            ingress_us: offer.ingress_us,
+            done: offer.done,
             charged: charge.bytes(),
-        }
-    }
-}
-
-/// The header of the last group stream that was opened: viewers of a group mostly name it alike, so
-/// it is handed out again while the name stays the same.
-pub struct HeaderCache<'a> {
-    pub(super) last: &'a mut ([u64; 5], Bytes),
-    pub(super) arena: &'a mut super::arena::Arena,
-    pub(super) block: &'a mut Option<super::arena::BlockId>,
-}
-
-impl HeaderCache<'_> {
-    /// The header called `name`, encoded if it is not the last one.
-    #[inline]
-    pub fn get(&mut self, name: [u64; 5], encode: impl FnOnce(&mut [u8; 64]) -> usize) -> Bytes {
-        if self.last.0 != name {
-            let mut bytes = [0; 64];
-            let len = encode(&mut bytes);
-            *self.last = (name, self.write(&bytes[..len]));
-        }
-        self.last.1.clone()
-    }
-
-    /// Short bytes in shared memory: a slice of the shard's header block.
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Bytes {
-        let block = match *self.block {
-            Some(block) if self.arena.room(block) >= bytes.len() => block,
-            full => {
-                let Some(fresh) = self.arena.lease(super::HEADER_CLASS) else {
-                    return Bytes::copy_from_slice(bytes);
-                };
-                if let Some(full) = full {
-                    self.arena.release(full);
-                }
-                *self.block = Some(fresh);
-                fresh
-            }
-        };
-        let start = self.arena.append(block, bytes);
-        self.arena.slice(block, start, u32::try_from(bytes.len()).expect("short"))
+        })
     }
 }

@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 
 use self::arena::{Arena, BlockId};
 use self::cursor::{Cursor, Reader};
-use self::deliver::HeaderCache;
+use self::deliver::{Header, Headers, Offer};
 use self::group::{Group, Image, Lane, Page};
 use self::origin::Broadcast;
 use self::peer::Peer;
@@ -96,7 +96,7 @@ pub struct Model {
     routes_made: u64,
     charged: usize,
     headers: Option<BlockId>,
-    last_header: ([u64; 5], Bytes),
+    offer: Option<Offer>,
 }
 
 /// Slots in use, for metrics and for tests that look for leaks.
@@ -154,7 +154,7 @@ impl Model {
             routes_made: 0,
             charged: 0,
             headers: None,
-            last_header: ([u64::MAX; 5], Bytes::new()),
+            offer: None,
             limits: limits.clone(),
         }
     }
@@ -184,27 +184,10 @@ impl Model {
         }
     }
 
-    /// The header of a group's stream.
-    #[inline]
-    pub fn group_header(
-        &mut self,
-        name: [u64; 5],
-        encode: impl FnOnce(&mut [u8; 64]) -> usize,
-    ) -> Bytes {
-        self.header_cache().get(name, encode)
-    }
-
     /// A short header in shared memory.
-    pub fn header(&mut self, bytes: &[u8]) -> Bytes {
-        self.header_cache().write(bytes)
-    }
-
-    fn header_cache(&mut self) -> HeaderCache<'_> {
-        HeaderCache {
-            last: &mut self.last_header,
-            arena: &mut self.arena,
-            block: &mut self.headers,
-        }
+    #[inline]
+    pub fn header(&mut self, header: &Header) -> Bytes {
+        Headers { arena: &mut self.arena, block: &mut self.headers }.put(header)
     }
 
     /// A track.

@@ -39,7 +39,19 @@ pub struct Charge {
 
 impl Charge {
     /// One more stream touches `block`; true when it was not charged before.
+    #[inline]
     pub fn add(&mut self, block: BlockId, size: usize) -> bool {
+        // Mostly the newest: groups of a moment share their track's tail block.
+        if let Some((held, count)) = self.blocks.last_mut()
+            && *held == block
+        {
+            *count += 1;
+            return false;
+        }
+        self.add_older(block, size)
+    }
+
+    fn add_older(&mut self, block: BlockId, size: usize) -> bool {
         if let Some((_, count)) = self.blocks.iter_mut().rev().find(|(held, _)| *held == block) {
             *count += 1;
             return false;
@@ -73,8 +85,19 @@ impl Charge {
 pub struct Due {
     /// The peer.
     pub key: PeerKey,
-    /// All it has to do is deliver to this cursor, which is in none of its lists any more.
-    pub cursor: Option<u32>,
+    /// What it has to do.
+    pub todo: Todo,
+}
+
+/// What a dirty peer has to do. A thing that is named is in none of its lists any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Todo {
+    /// Only to deliver to this cursor.
+    Cursor(u32),
+    /// Only to open what this reader has.
+    Reader(ReaderKey),
+    /// What is in its lists.
+    Lists,
 }
 
 /// One session as the model sees it.
@@ -164,9 +187,17 @@ impl Model {
             if !std::mem::take(&mut peer.dirty) {
                 continue;
             }
-            let one = !peer.control && peer.readers.is_empty() && peer.ready.len() == 1;
-            let cursor = if one { peer.ready.pop().map(|(_, slot)| slot) } else { None };
-            return Some(Due { key, cursor });
+            let todo = match (&peer.ready[..], &peer.readers[..]) {
+                _ if peer.control => Todo::Lists,
+                ([(_, slot)], []) => Todo::Cursor(*slot),
+                ([], [reader]) => Todo::Reader(*reader),
+                _ => Todo::Lists,
+            };
+            if todo != Todo::Lists {
+                peer.ready.clear();
+                peer.readers.clear();
+            }
+            return Some(Due { key, todo });
         }
         None
     }

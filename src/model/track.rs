@@ -11,9 +11,10 @@
 use std::collections::VecDeque;
 
 use super::arena::BlockId;
-use super::cursor::{NIL, Range};
+use super::cursor::{NIL, Range, Reader};
 use super::group::LaneEnd;
-use super::peer::Notice;
+use super::peer::{Notice, Peer};
+use super::slots::Slots;
 use super::{GroupKey, Model, PeerKey, ReaderKey, TrackKey};
 use crate::name::{GroupSeq, Path, TrackName};
 
@@ -125,6 +126,20 @@ impl Track {
     /// True while somebody waits for the info.
     pub fn is_asked(&self) -> bool {
         self.info.is_none() && !self.askers.is_empty()
+    }
+}
+
+#[inline(always)]
+fn queue(reader: &mut Reader, key: ReaderKey, peers: &mut Slots<Peer>, dirty: &mut Vec<u32>) {
+    if reader.queued || reader.gone {
+        return;
+    }
+    reader.queued = true;
+    let peer = &mut peers[reader.peer];
+    peer.readers.push(key);
+    if !peer.dirty {
+        peer.dirty = true;
+        dirty.push(reader.peer);
     }
 }
 
@@ -447,6 +462,7 @@ impl Model {
         for index in 0..self.tracks[slot].readers.len() {
             let reader = self.tracks[slot].readers[index];
             self.readers[reader.index()].news = true;
+            self.readers[reader.index()].easy = false;
             self.queue_reader(reader);
             let peer = self.readers[reader.index()].peer;
             self.mark_control(peer);
@@ -455,26 +471,15 @@ impl Model {
 
     /// Queues every reader of the track at its peer.
     pub(super) fn queue_readers(&mut self, slot: u32) {
-        for index in 0..self.tracks[slot].readers.len() {
-            self.queue_reader(self.tracks[slot].readers[index]);
+        let Self { tracks, readers, peers, dirty, .. } = self;
+        for key in &tracks[slot].readers {
+            queue(&mut readers[key.index()], *key, peers, dirty);
         }
     }
 
     /// Queues one reader at its peer.
-    #[inline]
     pub(super) fn queue_reader(&mut self, key: ReaderKey) {
-        let reader = &mut self.readers[key.index()];
-        if reader.queued || reader.gone {
-            return;
-        }
-        reader.queued = true;
-        let slot = reader.peer;
-        let peer = &mut self.peers[slot];
-        peer.readers.push(key);
-        if !peer.dirty {
-            peer.dirty = true;
-            self.dirty.push(slot);
-        }
+        queue(&mut self.readers[key.index()], key, &mut self.peers, &mut self.dirty);
     }
 
     /// Work of the turn after everything was read: expiry and eviction on tracks whose edge moved.
@@ -487,6 +492,7 @@ impl Model {
             self.expire(key.index());
             self.evict_aged(key.index());
         }
+        self.offer = None;
         if self.visiting.is_empty() {
             std::mem::swap(&mut self.visiting, &mut self.dirty);
         }

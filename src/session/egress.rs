@@ -15,7 +15,7 @@ use super::streams::{StreamId, Streams};
 use super::{Inbound, Io, Session};
 use crate::model::cursor::CursorFlags;
 use crate::model::deliver::Fed;
-use crate::model::peer::{Due, Notice};
+use crate::model::peer::{Due, Notice, Todo};
 use crate::model::{CursorKey, Ended, Model, PeerKey, ReaderKey};
 use crate::wire::code::stream as code;
 
@@ -72,24 +72,29 @@ impl Session {
     /// Writes everything that is due, within the turn's bound for one session.
     pub fn flush<S: Streams>(&mut self, io: &mut Io<'_, S>, due: Due) -> Flushed {
         let mut flushed = Flushed::default();
-        if let Some(slot) = due.cursor
-            && self.state != super::State::Closing
-            && self.is_calm()
-        {
-            let Io { model, streams, .. } = io;
-            let fed = model.feed(slot, |stream, chunk| {
-                streams.write(StreamId(stream), std::slice::from_mut(chunk))
-            });
-            if let Fed::All { bytes, ingress_us, done } = fed {
-                if let Some(stream) = done {
-                    io.streams.finish(StreamId(stream));
-                    io.model.finish(slot);
+        let plain = self.state != super::State::Closing && self.is_calm();
+        match due.todo {
+            Todo::Cursor(slot) if plain => {
+                let Io { model, streams, .. } = io;
+                let fed = model.feed(slot, |stream, chunk| {
+                    streams.write(StreamId(stream), std::slice::from_mut(chunk))
+                });
+                if let Fed::All { bytes, ingress_us, done } = fed {
+                    if let Some(stream) = done {
+                        io.streams.finish(StreamId(stream));
+                        io.model.finish(slot);
+                    }
+                    return Flushed { oldest_us: ingress_us, bytes: bytes as usize };
                 }
-                return Flushed { oldest_us: ingress_us, bytes: bytes as usize };
+                self.push_fed(io, slot, fed, &mut flushed);
             }
-            self.push_fed(io, slot, fed, &mut flushed);
-        } else {
-            self.flush_all(io, due, &mut flushed);
+            Todo::Reader(reader) if plain => {
+                if let Some(delivered) = self.deliver(io, reader) {
+                    return delivered;
+                }
+                self.serve(io, reader, &mut flushed);
+            }
+            _ => self.flush_all(io, due, &mut flushed),
         }
         if !self.work.is_empty() {
             self.requeue_rest(io.model);
@@ -107,14 +112,22 @@ impl Session {
         if std::mem::take(&mut peer.control) || !calm {
             self.flush_control(io);
         }
-        if let Some(slot) = due.cursor {
+        match due.todo {
             // Control may have ended it.
-            let priority = io.model.cursor_in(slot).map(|cursor| cursor.priority);
-            if let (Some(priority), Some(peer)) = (priority, io.model.peer(self.key)) {
-                peer.ready.push((priority, slot));
+            Todo::Cursor(slot) => {
+                let priority = io.model.cursor_in(slot).map(|cursor| cursor.priority);
+                if let (Some(priority), Some(peer)) = (priority, io.model.peer(self.key)) {
+                    peer.ready.push((priority, slot));
+                }
             }
+            Todo::Reader(reader) if io.model.reader(reader).is_some() => {
+                if let Some(peer) = io.model.peer(self.key) {
+                    peer.readers.push(reader);
+                }
+            }
+            Todo::Reader(_) | Todo::Lists => {}
         }
-        self.flush_media(io, flushed);
+        self.walk(io, flushed);
     }
 
     /// Nothing of the session's own waits for a turn.
@@ -174,7 +187,7 @@ impl Session {
     }
 
     /// Puts what the walk did not reach back, for the next turn.
-    fn requeue_rest(&mut self, model: &mut Model) {
+    pub(super) fn requeue_rest(&mut self, model: &mut Model) {
         if self.work.is_empty() {
             return;
         }

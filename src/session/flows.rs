@@ -42,13 +42,14 @@ impl Flows {
     /// Enters a stream newer than every other.
     #[inline]
     pub(super) fn insert(&mut self, id: StreamId, cursor: CursorKey) {
+        let number = number(id);
         if self.ring.is_empty() {
-            self.base = number(id);
+            self.base = number;
         }
         let end = self.base + self.ring.len() as u64;
-        assert!(number(id) >= end, "streams open in order");
-        for _ in end..number(id) {
-            self.ring.push_back(None);
+        assert!(number >= end, "streams open in order");
+        if number > end {
+            self.ring.extend((end..number).map(|_| None));
         }
         self.ring.push_back(Some(cursor));
         self.len += 1;

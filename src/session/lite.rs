@@ -7,17 +7,16 @@ use super::setup::Declared;
 use super::{Prefs, Request};
 use crate::config::Limits;
 use crate::model::cursor::Range;
+use crate::model::deliver::{HEADER_MAX, Header};
 use crate::model::track::{Demand, Info};
 use crate::name::{Cost, GroupSeq, Hop, Hops, Path, TrackName};
 use crate::wire::code::Violation;
 use crate::wire::lite::announce::{Announce, AnnounceOk, AnnounceRequest};
-use crate::wire::lite::data::{self, GroupHeader};
+use crate::wire::lite::data::GroupHeader;
 use crate::wire::lite::subscribe::{Preferences, Response, Subscribe, Track, TrackInfo};
 use crate::wire::lite::{Goaway, SETUP_MAX, Setup, kind};
 use crate::wire::version::Version;
 use crate::wire::{DecodeError, Reader, message, put_varint};
-
-pub(super) use crate::wire::lite::data::GROUP_HEADER_MAX as GROUP_HEAD_MAX;
 
 /// Type of group streams.
 pub(super) const UNI_GROUP: u64 = kind::UNI_GROUP;
@@ -331,12 +330,15 @@ pub(super) fn put_end(group: GroupSeq, out: &mut Vec<u8>) {
     Response::End { group: group.0 }.encode(out);
 }
 
-/// The head of a group stream, type included; how long it is.
+/// The head of a group stream, type included.
 #[inline]
-pub(super) fn write_group_head(
+pub(super) fn put_group_head(
     version: Version,
     (subscribe, seq, frame_start): (u64, GroupSeq, u64),
-    out: &mut [u8; data::GROUP_HEADER_MAX],
-) -> usize {
-    GroupHeader { subscribe, sequence: seq.0, frame_start }.encode_into(version, out)
+) -> Header {
+    let mut bytes = [0; HEADER_MAX];
+    let out = bytes.first_chunk_mut().expect("a header is shorter than that");
+    let head = GroupHeader { subscribe, sequence: seq.0, frame_start };
+    let len = head.encode_into(version, out);
+    (bytes, len)
 }

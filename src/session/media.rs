@@ -16,13 +16,12 @@ use super::lite;
 use super::streams::{Dir, StreamId, Streams};
 use super::{Io, Session};
 use crate::model::cursor::{CursorFlags, Step};
-use crate::model::deliver::{Fed, Sent};
+use crate::model::deliver::{Fed, HEADER_MAX, Sent};
 use crate::model::group::LaneEnd;
 use crate::model::track::State;
 use crate::model::{Ended, GroupKey, Model, ReaderKey};
 use crate::name::GroupSeq;
 use crate::wire::code::stream as code;
-use crate::wire::version::Version;
 
 /// Slices handed to a stream before others have their turn.
 const SLICES: usize = 8;
@@ -63,96 +62,82 @@ enum Went {
     Parked,
 }
 
-fn write_head(version: Version, head: (u64, GroupSeq, u64), out: &mut [u8; 64]) -> usize {
-    let mut bytes = [0; lite::GROUP_HEAD_MAX];
-    let len = lite::write_group_head(version, head, &mut bytes);
-    out[..len].copy_from_slice(&bytes[..len]);
-    len
-}
-
 impl Session {
+    /// The common case of a new group: a reader that keeps up gets it whole. `None` if it is not
+    /// that, and nothing was done.
     #[inline]
-    pub(super) fn flush_media<S: Streams>(&mut self, io: &mut Io<'_, S>, flushed: &mut Flushed) {
-        let Some(peer) = io.model.peer(self.key) else { return };
-        match (peer.ready.len(), peer.readers.len()) {
-            (0, 0) => {}
-            (1, 0) => {
-                let (_, slot) = peer.ready.pop().expect("just counted");
-                self.push(io, slot, flushed);
-            }
-            (0, 1) => {
-                let reader = peer.readers.pop().expect("just counted");
-                if !self.deliver(io, reader, flushed) {
-                    self.serve(io, reader, flushed);
-                }
-            }
-            _ => self.walk(io, flushed),
-        }
-    }
-
-    /// The common case of a new group: a reader that keeps up gets it whole. False if it is not
-    /// that.
-    #[inline]
-    fn deliver<S: Streams>(
+    pub(super) fn deliver<S: Streams>(
         &mut self,
         io: &mut Io<'_, S>,
         reader: ReaderKey,
-        flushed: &mut Flushed,
-    ) -> bool {
+    ) -> Option<Flushed> {
         let most = self.terms.limits.session_groups_out;
         if self.spare.is_some() || self.flows.span() >= most {
-            return false;
+            return None;
         }
         let Io { model, streams, .. } = io;
         let (version, spare) = (self.version, &mut self.spare);
         if !streams.prefix(Dir::Uni).is_empty() {
-            return false;
+            return None;
         }
         let mut refused = None;
         let delivered = model.deliver(reader, |headers, newest, body| {
             let stream = streams.open(Dir::Uni)?;
             let priority = priority(newest.urgency, newest.opened_us);
             streams.prioritize(stream, priority);
-            let head = (newest.name, newest.seq, 0);
-            let name = [head.0, head.1.0, head.2, version as u64, 0];
-            let header = headers.get(name, |out| write_head(version, head, out));
+            let header = headers.put(&lite::put_group_head(version, (newest.name, newest.seq, 0)));
             let (body_len, offered) = (body.len(), header.len() + body.len());
             let mut chunks = [header, body];
             match streams.write(stream, &mut chunks) {
                 0 => *spare = Some(stream),
-                taken if taken == offered => {
-                    return Some(Sent { stream: stream.0, priority });
-                }
+                taken if taken == offered => return Some(Sent { stream: stream.0, priority }),
                 taken => {
                     let [rest, left] = chunks;
-                    refused = Some((stream, rest, body_len - left.len(), taken));
+                    let body = body_len - left.len();
+                    refused = Some((Begun { reader, stream, rest, body }, taken));
                 }
             }
             None
         });
-        if let Some((stream, rest, body, taken)) = refused {
-            flushed.bytes += taken;
-            if let Some(opening) = self.next(io, reader) {
-                self.begun(io, &opening, Begun { reader, stream, rest, body }, flushed);
-                self.work.push((opening.priority, Work::Reader(reader)));
-            }
-            return true;
-        }
-        let Some(delivered) = delivered else { return false };
+        let Some(delivered) = delivered else {
+            let (begun, taken) = refused?;
+            return Some(self.deliver_rest(io, begun, taken));
+        };
         self.flows.insert(StreamId(delivered.stream), delivered.cursor);
-        flushed.bytes += delivered.bytes as usize;
-        flushed.note(delivered.ingress_us);
         if delivered.done {
             io.streams.finish(StreamId(delivered.stream));
         }
         if delivered.charged > self.terms.limits.session_charge_bytes {
             self.shed(io);
         }
-        true
+        Some(Flushed { oldest_us: delivered.ingress_us, bytes: delivered.bytes as usize })
+    }
+
+    /// A new group's stream took only a part.
+    #[cold]
+    fn deliver_rest<S: Streams>(
+        &mut self,
+        io: &mut Io<'_, S>,
+        begun: Begun,
+        taken: usize,
+    ) -> Flushed {
+        let mut flushed = Flushed { oldest_us: 0, bytes: taken };
+        let reader = begun.reader;
+        if let Some(opening) = self.next(io, reader) {
+            self.begun(io, &opening, begun, &mut flushed);
+            self.work.push((opening.priority, Work::Reader(reader)));
+            self.requeue_rest(io.model);
+        }
+        flushed
     }
 
     /// Opens what one reader has, newest arrival last, when nothing competes with it.
-    fn serve<S: Streams>(&mut self, io: &mut Io<'_, S>, reader: ReaderKey, flushed: &mut Flushed) {
+    pub(super) fn serve<S: Streams>(
+        &mut self,
+        io: &mut Io<'_, S>,
+        reader: ReaderKey,
+        flushed: &mut Flushed,
+    ) {
         while let Some(opening) = self.next(io, reader) {
             if flushed.bytes >= self.terms.limits.session_turn_bytes {
                 self.work.push((0, Work::Reader(reader)));
@@ -170,7 +155,7 @@ impl Session {
     }
 
     /// Writes in order of priority for everything that has something.
-    fn walk<S: Streams>(&mut self, io: &mut Io<'_, S>, flushed: &mut Flushed) {
+    pub(super) fn walk<S: Streams>(&mut self, io: &mut Io<'_, S>, flushed: &mut Flushed) {
         let Some(peer) = io.model.peer(self.key) else { return };
         let mut ready = std::mem::take(&mut peer.ready);
         let mut readers = std::mem::take(&mut peer.readers);
@@ -367,18 +352,14 @@ impl Session {
 
     #[inline]
     fn group_header<S: Streams>(&self, io: &mut Io<'_, S>, opening: &Opening) -> Bytes {
-        let version = self.version;
         let head = (opening.name, opening.seq, opening.frame);
+        let (bytes, len) = lite::put_group_head(self.version, head);
         let prefix = io.streams.prefix(Dir::Uni);
-        if prefix.is_empty() {
-            let name = [head.0, head.1.0, head.2, version as u64, 0];
-            return io.model.group_header(name, |out| write_head(version, head, out));
-        }
-        let mut bytes = [0; 64];
-        let len = write_head(version, head, &mut bytes);
-        let mut whole = prefix.to_vec();
-        whole.extend_from_slice(&bytes[..len]);
-        io.model.header(&whole)
+        let mut whole = [0; HEADER_MAX];
+        let total = prefix.len() + len;
+        whole[..prefix.len()].copy_from_slice(prefix);
+        whole[prefix.len()..total].copy_from_slice(&bytes[..len]);
+        io.model.header(&(whole, total))
     }
 
     /// Writes what a cursor has. False ends the walk.
@@ -494,7 +475,9 @@ impl Session {
         };
         let mut bytes = [0; FRAME_HEADER_MAX];
         let len = absolute_header(&boundary, &mut bytes);
-        let header = io.model.header(&bytes[..len]);
+        let mut whole = [0; HEADER_MAX];
+        whole[..len].copy_from_slice(&bytes[..len]);
+        let header = io.model.header(&(whole, len));
         self.leave_over(io.model, slot, header);
         io.model.begin_at_payload(slot);
         let stream = StreamId(io.model.cursor_at(slot).stream);
