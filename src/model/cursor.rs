@@ -8,6 +8,7 @@
 use bytes::Bytes;
 
 use super::group::{ClassId, LaneEnd};
+use super::sweep::Sweep;
 use super::track::{State, Track};
 use super::{CursorKey, Ended, GroupKey, LaneKey, Model, PeerKey, ReaderKey, TrackKey};
 use crate::name::GroupSeq;
@@ -524,6 +525,9 @@ impl Model {
     /// The stream is over, acknowledged or reset: its charge ends.
     pub fn detach(&mut self, key: CursorKey) {
         let Some(cursor) = self.cursors.remove(key) else { return };
+        if self.sweep == Sweep::Lane(key.index()) {
+            self.sweep = Sweep::Lane(cursor.next);
+        }
         match cursor.prev {
             NIL => self.lanes[cursor.lane].cursors = cursor.next,
             prev => self.cursors[prev].next = cursor.next,

@@ -259,7 +259,7 @@ impl Model {
             stream: sent.stream,
             flags: if offer.done { CursorFlags::FINISHED } else { CursorFlags::default() },
         };
-        let cursor = self.cursors.insert(cursor).ok().expect("room was made sure of before");
+        let cursor = self.cursors.put(cursor);
         if lane.cursors != NIL {
             self.cursors[lane.cursors].prev = cursor.index();
         }

@@ -12,8 +12,9 @@
 use bytes::Bytes;
 
 use super::arena::{BlockId, SIZES, class_for};
-use super::cursor::{CursorFlags, NIL};
+use super::cursor::NIL;
 use super::slots::Key;
+use super::sweep::Woken;
 use super::track::Track;
 use super::{Ended, GroupKey, LaneKey, Model, TrackKey};
 use crate::name::GroupSeq;
@@ -222,7 +223,7 @@ impl Model {
         };
         self.groups[group.index()].lane = lane.index();
         self.link(track.index(), group);
-        self.queue_readers(track.index());
+        self.queue_readers(track);
         self.counters.groups_in += 1;
         Ok(lane)
     }
@@ -453,26 +454,13 @@ impl Model {
         }
     }
 
-    /// Queues every cursor of the lane at its peer, unless the lane is gone.
+    /// Has every cursor of the lane look at what is new in this turn.
     #[inline]
     pub fn wake(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
         lane.image.woken = lane.image.frames;
-        let mut at = lane.cursors;
-        while at != NIL {
-            let cursor = &mut self.cursors[at];
-            let next = cursor.next;
-            if cursor.flags.is_idle() {
-                cursor.flags.set(CursorFlags::QUEUED);
-                let (slot, priority) = (cursor.peer, cursor.priority);
-                let peer = &mut self.peers[slot];
-                peer.ready.push((priority, at));
-                if !peer.dirty {
-                    peer.dirty = true;
-                    self.dirty.push(slot);
-                }
-            }
-            at = next;
+        if lane.cursors != NIL && self.woken.last() != Some(&Woken::Lane(key)) {
+            self.woken.push(Woken::Lane(key));
         }
     }
 

@@ -13,6 +13,7 @@ pub mod group;
 pub mod origin;
 pub mod peer;
 pub mod slots;
+mod sweep;
 pub mod track;
 
 use std::collections::VecDeque;
@@ -27,6 +28,7 @@ use self::group::{Group, Image, Lane, Page};
 use self::origin::Broadcast;
 use self::peer::Peer;
 use self::slots::{Key, Slots};
+use self::sweep::{Sweep, Woken};
 use self::track::Track;
 use crate::config::Limits;
 use crate::metrics::{Counters, ReasonCounts};
@@ -97,6 +99,8 @@ pub struct Model {
     charged: usize,
     headers: Option<BlockId>,
     offer: Option<Offer>,
+    woken: Vec<Woken>,
+    sweep: Sweep,
 }
 
 /// Slots in use, for metrics and for tests that look for leaks.
@@ -155,6 +159,8 @@ impl Model {
             charged: 0,
             headers: None,
             offer: None,
+            woken: Vec::new(),
+            sweep: Sweep::Idle,
             limits: limits.clone(),
         }
     }

@@ -41,17 +41,6 @@ impl Charge {
     /// One more stream touches `block`; true when it was not charged before.
     #[inline]
     pub fn add(&mut self, block: BlockId, size: usize) -> bool {
-        // Mostly the newest: groups of a moment share their track's tail block.
-        if let Some((held, count)) = self.blocks.last_mut()
-            && *held == block
-        {
-            *count += 1;
-            return false;
-        }
-        self.add_older(block, size)
-    }
-
-    fn add_older(&mut self, block: BlockId, size: usize) -> bool {
         if let Some((_, count)) = self.blocks.iter_mut().rev().find(|(held, _)| *held == block) {
             *count += 1;
             return false;
@@ -175,13 +164,20 @@ impl Model {
 
     /// True when peers are dirty that this turn does not visit any more.
     pub fn has_dirty(&self) -> bool {
-        !self.dirty.is_empty() || !self.visiting.is_empty()
+        !self.dirty.is_empty() || !self.visiting.is_empty() || !self.woken.is_empty()
     }
 
     /// The next peer that was dirty at `settle`, no longer dirty, and what it has to do. One marked
     /// again meanwhile has its turn after the next `settle`, so that none is visited twice in one.
     #[inline]
     pub fn pop_dirty(&mut self) -> Option<Due> {
+        match self.sweep() {
+            Some(due) => Some(due),
+            None => self.pop_visiting(),
+        }
+    }
+
+    fn pop_visiting(&mut self) -> Option<Due> {
         while let Some(slot) = self.visiting.pop() {
             let Some((key, peer)) = self.peers.entry_at(slot) else { continue };
             if !std::mem::take(&mut peer.dirty) {

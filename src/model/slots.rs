@@ -81,14 +81,18 @@ impl<T> Slots<T> {
 
     /// Stores `value`, or gives it back when all slots are in use.
     pub fn insert(&mut self, value: T) -> Result<Key<T>, T> {
-        if self.slab.len() >= self.max {
-            return Err(value);
-        }
+        if self.is_full() { Err(value) } else { Ok(self.put(value)) }
+    }
+
+    /// As `insert`, where there is room.
+    #[inline]
+    pub fn put(&mut self, value: T) -> Key<T> {
+        assert!(self.slab.len() < self.max, "room was made sure of before");
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
         let index = self.slab.insert((generation, value));
         let index = u32::try_from(index).expect("limits are below 2^32");
-        Ok(Key { index, generation, kind: PhantomData })
+        Key { index, generation, kind: PhantomData }
     }
 
     /// Takes the entry out.

@@ -11,10 +11,10 @@
 use std::collections::VecDeque;
 
 use super::arena::BlockId;
-use super::cursor::{NIL, Range, Reader};
+use super::cursor::{NIL, Range};
 use super::group::LaneEnd;
-use super::peer::{Notice, Peer};
-use super::slots::Slots;
+use super::peer::Notice;
+use super::sweep::Woken;
 use super::{GroupKey, Model, PeerKey, ReaderKey, TrackKey};
 use crate::name::{GroupSeq, Path, TrackName};
 
@@ -126,20 +126,6 @@ impl Track {
     /// True while somebody waits for the info.
     pub fn is_asked(&self) -> bool {
         self.info.is_none() && !self.askers.is_empty()
-    }
-}
-
-#[inline(always)]
-fn queue(reader: &mut Reader, key: ReaderKey, peers: &mut Slots<Peer>, dirty: &mut Vec<u32>) {
-    if reader.queued || reader.gone {
-        return;
-    }
-    reader.queued = true;
-    let peer = &mut peers[reader.peer];
-    peer.readers.push(key);
-    if !peer.dirty {
-        peer.dirty = true;
-        dirty.push(reader.peer);
     }
 }
 
@@ -469,17 +455,23 @@ impl Model {
         }
     }
 
-    /// Queues every reader of the track at its peer.
-    pub(super) fn queue_readers(&mut self, slot: u32) {
-        let Self { tracks, readers, peers, dirty, .. } = self;
-        for key in &tracks[slot].readers {
-            queue(&mut readers[key.index()], *key, peers, dirty);
+    /// Has every reader of the track look at what is new in this turn.
+    pub(super) fn queue_readers(&mut self, key: TrackKey) {
+        if self.woken.last() != Some(&Woken::Track(key)) {
+            self.woken.push(Woken::Track(key));
         }
     }
 
     /// Queues one reader at its peer.
     pub(super) fn queue_reader(&mut self, key: ReaderKey) {
-        queue(&mut self.readers[key.index()], key, &mut self.peers, &mut self.dirty);
+        let reader = &mut self.readers[key.index()];
+        if reader.queued || reader.gone {
+            return;
+        }
+        reader.queued = true;
+        let peer = reader.peer;
+        self.peers[peer].readers.push(key);
+        self.mark(peer);
     }
 
     /// Work of the turn after everything was read: expiry and eviction on tracks whose edge moved.
@@ -493,6 +485,7 @@ impl Model {
             self.evict_aged(key.index());
         }
         self.offer = None;
+        self.take_woken();
         if self.visiting.is_empty() {
             std::mem::swap(&mut self.visiting, &mut self.dirty);
         }

@@ -29,9 +29,6 @@ pub(crate) use self::whole::Whole;
 const ANNOUNCEMENTS: StreamId = StreamId(1);
 const INFO: StreamId = StreamId(5);
 
-/// The publisher's place.
-const PUBLISHER: usize = usize::MAX;
-
 /// One peer and its session.
 struct Seat {
     session: Session,
@@ -78,8 +75,6 @@ pub(crate) struct Rig {
     publisher: Seat,
     viewers: Vec<Seat>,
     events: Vec<Event>,
-    /// Place of a peer's seat by its slot in the model.
-    seats: Vec<usize>,
     /// Places of those whose streams ended in this round.
     ended: Vec<usize>,
     shape: Shape,
@@ -94,22 +89,19 @@ impl Rig {
         let limits = Limits::default();
         let mut model = Model::new(&limits);
         let terms = Rc::new(Terms { hop: Hop(7), limits });
-        let mut seats = Vec::new();
-        let mut seat = |model: &mut Model, place: usize| {
+        let seat = |model: &mut Model, slot: usize| {
             let key = model.open_peer().expect("room for a peer");
-            assert_eq!(key.index() as usize, seats.len(), "slots are given in order");
-            seats.push(place);
+            assert_eq!(key.index() as usize, slot, "slots are given in order");
             let session = Session::new(key, VERSION, Rc::clone(&terms));
             Seat { session, streams: Fake::default() }
         };
-        let publisher = seat(&mut model, PUBLISHER);
-        let viewers = (0..shape.viewers.max(1)).map(|place| seat(&mut model, place)).collect();
+        let publisher = seat(&mut model, 0);
+        let viewers = (1..=shape.viewers.max(1)).map(|slot| seat(&mut model, slot)).collect();
         let mut rig = Self {
             model,
             publisher,
             viewers,
             events: Vec::new(),
-            seats,
             ended: Vec::new(),
             shape,
             script: Script::new(shape),
@@ -179,10 +171,11 @@ impl Rig {
     fn flush(&mut self) {
         self.model.settle();
         while let Some(due) = self.model.pop_dirty() {
-            let place = self.seats[due.key.index() as usize];
-            let seat = match place {
-                PUBLISHER => &mut self.publisher,
-                place => &mut self.viewers[place],
+            // The publisher has the first slot, and each viewer the one behind its place.
+            let place = (due.key.index() as usize).wrapping_sub(1);
+            let seat = match self.viewers.get_mut(place) {
+                Some(viewer) => viewer,
+                None => &mut self.publisher,
             };
             let shard = (&mut self.model, &mut self.events);
             let flushed = seat.tell(shard, |session, io| session.flush(io, due));
