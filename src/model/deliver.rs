@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::arena::{Arena, BlockId};
 use super::cursor::{Cursor, CursorFlags, NIL};
-use super::group::{Group, Lane, LaneEnd, PAGE_FRAMES};
+use super::group::{Group, Image, Lane, LaneEnd, Page, Recent};
 use super::slots::Slots;
 use super::track::Track;
 use super::{CursorKey, GroupKey, Model, ReaderKey};
@@ -103,7 +103,7 @@ pub const HEADER_MAX: usize = 40;
 
 impl Headers<'_> {
     /// A header in shared memory: a slice of the shard's header block.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, (bytes, len): &Header) -> Bytes {
         let fits = |block: &BlockId| self.arena.room(*block) >= HEADER_MAX;
         match self.block.filter(fits) {
@@ -126,12 +126,12 @@ impl Headers<'_> {
 }
 
 /// What is offered of the group that arrived as number `arrival`, if it is the newest one, and is
-/// whole so far in one span that came since the last turn.
+/// whole so far in one span.
 #[inline(never)]
 fn offer(
     (track_slot, track): (u32, &Track),
     arrival: u64,
-    (groups, lanes): (&Slots<Group>, &Slots<Lane>),
+    (groups, lanes, pages): (&Slots<Group>, &Slots<Lane>, &Slots<Page>),
     arena: &Arena,
 ) -> Option<Offer> {
     let place = usize::try_from(arrival.checked_sub(track.arrival_base)?).ok()?;
@@ -145,7 +145,7 @@ fn offer(
     }
     let lane = &lanes[group.lane];
     let [span] = lane.image.spans[..] else { return None };
-    if lane.image.fresh != 0 || matches!(lane.end, LaneEnd::Reset(_)) {
+    if matches!(lane.end, LaneEnd::Reset(_)) {
         return None;
     }
     Some(Offer {
@@ -158,9 +158,19 @@ fn offer(
         block: span.block,
         block_bytes: arena.size(span.block),
         frames: lane.image.frames,
-        ingress_us: lane.image.fresh_us,
+        ingress_us: lane.image.ingress_us(0, pages),
         done: lane.end == LaneEnd::Fin,
     })
+}
+
+/// Cuts what a cursor in the last span has to write.
+#[inline(never)]
+fn recent(image: &Image, cursor: &Cursor, pages: &Slots<Page>, arena: &Arena) -> Recent {
+    let span = &image.spans[cursor.span as usize];
+    let start = span.start + (cursor.offset - span.at);
+    let bytes = arena.slice(span.block, start, image.len - cursor.offset);
+    let ingress_us = image.ingress_us(cursor.frame, pages);
+    Recent { at: cursor.offset, bytes, ingress_us }
 }
 
 impl Model {
@@ -177,31 +187,19 @@ impl Model {
             return Fed::Special;
         }
         let len = image.len - cursor.offset;
+        let mut ingress_us = 0;
         if len > 0 {
-            if image.recent_at != cursor.offset || image.recent.len() != len as usize {
-                let span = &image.spans[cursor.span as usize];
-                let start = span.start + (cursor.offset - span.at);
-                image.recent = self.arena.slice(span.block, start, len);
-                image.recent_at = cursor.offset;
+            if image.recent.at != cursor.offset {
+                image.recent = recent(image, cursor, &self.pages, &self.arena);
             }
-            let mut chunk = image.recent.clone();
+            let mut chunk = image.recent.bytes.clone();
             let taken = write(cursor.stream, &mut chunk);
             if taken != len as usize {
                 return Fed::Short(taken);
             }
+            ingress_us = image.recent.ingress_us;
         }
-        let mut ingress_us = 0;
-        if cursor.frame < image.frames {
-            let index = cursor.frame as usize;
-            ingress_us = match cursor.frame == image.fresh {
-                true => image.fresh_us,
-                false => {
-                    let page = &self.pages[image.pages[index / PAGE_FRAMES]];
-                    page.0[index % PAGE_FRAMES].ingress_us
-                }
-            };
-            cursor.frame = image.frames;
-        }
+        cursor.frame = image.frames;
         cursor.offset = image.len;
         cursor.flags = CursorFlags::default();
         let done = (lane.end == LaneEnd::Fin).then_some(cursor.stream);
@@ -224,7 +222,7 @@ impl Model {
         let same = |held: &Offer| held.track == reader.track && held.arrival == reader.next;
         if !self.offer.as_ref().is_some_and(same) {
             let track = (reader.track, &self.tracks[reader.track]);
-            let kept = (&self.groups, &self.lanes);
+            let kept = (&self.groups, &self.lanes, &self.pages);
             self.offer = offer(track, reader.next, kept, &self.arena);
         }
         let offer = self.offer.as_ref()?;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::arena::{BlockId, SIZES, class_for};
 use super::cursor::NIL;
-use super::slots::Key;
+use super::slots::{Key, Slots};
 use super::sweep::Woken;
 use super::track::Track;
 use super::{Ended, GroupKey, LaneKey, Model, TrackKey};
@@ -81,13 +81,33 @@ pub struct Image {
     pub frames: u32,
     /// Bytes in the image.
     pub len: u32,
-    /// What cursors that keep up have to write: the slice from `recent_at`, cut once for all.
-    pub(super) recent: Bytes,
-    pub(super) recent_at: u32,
-    /// The first frame that came since the lane was last woken, and when.
-    pub(super) fresh: u32,
-    pub(super) fresh_us: u64,
-    woken: u32,
+    pub(super) recent: Recent,
+}
+
+/// What a cursor that keeps up has to write, cut once for all of them.
+pub(super) struct Recent {
+    /// Where it begins in the image; `NIL` when there is nothing.
+    pub(super) at: u32,
+    /// From there to the image's end.
+    pub(super) bytes: Bytes,
+    /// Ingress time of its first boundary, 0 when it has none.
+    pub(super) ingress_us: u64,
+}
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self { at: NIL, bytes: Bytes::new(), ingress_us: 0 }
+    }
+}
+
+impl Image {
+    /// Ingress time of the frame at `index`, 0 when there is none.
+    #[inline]
+    pub(super) fn ingress_us(&self, index: u32, pages: &Slots<Page>) -> u64 {
+        let index = index as usize;
+        let page = self.pages.get(index / PAGE_FRAMES).filter(|_| index < self.frames as usize);
+        page.map_or(0, |page| pages[*page].0[index % PAGE_FRAMES].ingress_us)
+    }
 }
 
 /// How a lane stands.
@@ -289,6 +309,7 @@ impl Model {
         let image = &mut self.lanes[slot].image;
         let at = image.len;
         image.len += len;
+        image.recent.at = NIL;
         if let Some(last) = image.spans.last_mut()
             && last.block == block
             && last.start + last.len == start
@@ -381,10 +402,6 @@ impl Model {
         }
         let image = &mut self.lanes[slot].image;
         self.pages[image.pages[frames / PAGE_FRAMES]].0[frames % PAGE_FRAMES] = boundary;
-        if image.frames == image.woken {
-            image.fresh = image.frames;
-            image.fresh_us = boundary.ingress_us;
-        }
         image.frames += 1;
         let (group, track) = (self.lanes[slot].group, self.lanes[slot].track);
         self.counters.frames_in += 1;
@@ -457,8 +474,7 @@ impl Model {
     /// Has every cursor of the lane look at what is new in this turn.
     #[inline]
     pub fn wake(&mut self, key: LaneKey) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
-        lane.image.woken = lane.image.frames;
+        let Some(lane) = self.lanes.get(key) else { return };
         if lane.cursors != NIL && self.woken.last() != Some(&Woken::Lane(key)) {
             self.woken.push(Woken::Lane(key));
         }
@@ -597,10 +613,9 @@ impl Model {
             let page: Key<Page> = self.pages.key_at(page).expect("an image keeps its pages");
             self.pages.remove(page);
         }
-        image.recent = Bytes::new();
+        image.recent = Recent::default();
         image.frames = 0;
         image.len = 0;
-        image.woken = 0;
         if self.spare_images.len() < super::SPARE_IMAGES {
             self.spare_images.push(image);
         }

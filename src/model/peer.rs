@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::arena::BlockId;
+use super::sweep::Sweep;
 use super::track::Info;
 use super::{BroadcastKey, CursorKey, Ended, Model, PeerKey, ReaderKey, TrackKey};
 use crate::name::Hop;
@@ -169,15 +170,21 @@ impl Model {
 
     /// The next peer that was dirty at `settle`, no longer dirty, and what it has to do. One marked
     /// again meanwhile has its turn after the next `settle`, so that none is visited twice in one.
-    #[inline]
+    #[inline(always)]
     pub fn pop_dirty(&mut self) -> Option<Due> {
-        match self.sweep() {
-            Some(due) => Some(due),
-            None => self.pop_visiting(),
+        if let Sweep::Lane(at) = self.sweep
+            && let Some(due) = self.sweep_lane(at)
+        {
+            return Some(due);
         }
+        self.pop_other()
     }
 
-    fn pop_visiting(&mut self) -> Option<Due> {
+    #[inline(never)]
+    fn pop_other(&mut self) -> Option<Due> {
+        if let Some(due) = self.sweep() {
+            return Some(due);
+        }
         while let Some(slot) = self.visiting.pop() {
             let Some((key, peer)) = self.peers.entry_at(slot) else { continue };
             if !std::mem::take(&mut peer.dirty) {

@@ -85,7 +85,7 @@ impl<T> Slots<T> {
     }
 
     /// As `insert`, where there is room.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, value: T) -> Key<T> {
         assert!(self.slab.len() < self.max, "room was made sure of before");
         self.generation = self.generation.wrapping_add(1);

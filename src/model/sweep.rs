@@ -71,8 +71,8 @@ impl Model {
         }
     }
 
-    #[inline]
-    fn sweep_lane(&mut self, mut at: u32) -> Option<Due> {
+    #[inline(always)]
+    pub(super) fn sweep_lane(&mut self, mut at: u32) -> Option<Due> {
         while at != NIL {
             let slot = at;
             let cursor = &mut self.cursors[slot];

@@ -40,7 +40,7 @@ impl Flows {
     }
 
     /// Enters a stream newer than every other.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(&mut self, id: StreamId, cursor: CursorKey) {
         let number = number(id);
         if self.ring.is_empty() {
