@@ -8,7 +8,6 @@
 use bytes::Bytes;
 
 use super::group::{ClassId, LaneEnd};
-use super::sweep::Sweep;
 use super::track::{State, Track};
 use super::{CursorKey, Ended, GroupKey, LaneKey, Model, PeerKey, ReaderKey, TrackKey};
 use crate::name::GroupSeq;
@@ -525,8 +524,8 @@ impl Model {
     /// The stream is over, acknowledged or reset: its charge ends.
     pub fn detach(&mut self, key: CursorKey) {
         let Some(cursor) = self.cursors.remove(key) else { return };
-        if self.sweep == Sweep::Lane(key.index()) {
-            self.sweep = Sweep::Lane(cursor.next);
+        if self.sweep_at == key.index() {
+            self.sweep_at = cursor.next;
         }
         match cursor.prev {
             NIL => self.lanes[cursor.lane].cursors = cursor.next,

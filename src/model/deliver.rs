@@ -170,7 +170,7 @@ fn recent(image: &Image, cursor: &Cursor, pages: &Slots<Page>, arena: &Arena) ->
     let start = span.start + (cursor.offset - span.at);
     let bytes = arena.slice(span.block, start, image.len - cursor.offset);
     let ingress_us = image.ingress_us(cursor.frame, pages);
-    Recent { at: cursor.offset, bytes, ingress_us }
+    Recent { at: cursor.offset, span: cursor.span, bytes, ingress_us }
 }
 
 impl Model {
@@ -181,17 +181,19 @@ impl Model {
         let cursor = &mut self.cursors[slot];
         let lane = &mut self.lanes[cursor.lane];
         let image = &mut lane.image;
-        let last = cursor.span as usize + 1 == image.spans.len();
-        let plain = cursor.flags == CursorFlags::QUEUED && cursor.span == cursor.span_charged;
-        if !plain || !last || matches!(lane.end, LaneEnd::Reset(_)) {
+        if cursor.flags != CursorFlags::QUEUED || cursor.span != cursor.span_charged {
             return Fed::Special;
+        }
+        if image.recent.at != cursor.offset || image.recent.span != cursor.span {
+            let last = cursor.span as usize + 1 == image.spans.len();
+            if !last || matches!(lane.end, LaneEnd::Reset(_)) {
+                return Fed::Special;
+            }
+            image.recent = recent(image, cursor, &self.pages, &self.arena);
         }
         let len = image.len - cursor.offset;
         let mut ingress_us = 0;
         if len > 0 {
-            if image.recent.at != cursor.offset {
-                image.recent = recent(image, cursor, &self.pages, &self.arena);
-            }
             let mut chunk = image.recent.bytes.clone();
             let taken = write(cursor.stream, &mut chunk);
             if taken != len as usize {
@@ -230,12 +232,8 @@ impl Model {
         if group.dead || offer.seq <= reader.range.start {
             return None;
         }
-        let newest = Newest {
-            name: reader.id,
-            seq: offer.seq,
-            urgency: reader.priority,
-            opened_us: offer.opened_us,
-        };
+        let (seq, opened_us) = (offer.seq, offer.opened_us);
+        let newest = Newest { name: reader.id, seq, urgency: reader.priority, opened_us };
         let mut headers = Headers { arena: &mut self.arena, block: &mut self.headers };
         let sent = send(&mut headers, &newest, offer.body.clone())?;
         let lane = &mut self.lanes[group.lane];

@@ -88,6 +88,8 @@ pub struct Image {
 pub(super) struct Recent {
     /// Where it begins in the image; `NIL` when there is nothing.
     pub(super) at: u32,
+    /// The last span, in which it lies.
+    pub(super) span: u32,
     /// From there to the image's end.
     pub(super) bytes: Bytes,
     /// Ingress time of its first boundary, 0 when it has none.
@@ -96,7 +98,7 @@ pub(super) struct Recent {
 
 impl Default for Recent {
     fn default() -> Self {
-        Self { at: NIL, bytes: Bytes::new(), ingress_us: 0 }
+        Self { at: NIL, span: NIL, bytes: Bytes::new(), ingress_us: 0 }
     }
 }
 
@@ -294,14 +296,19 @@ impl Model {
         if self.groups[group].dead {
             return Err(Refused::Full);
         }
-        while !bytes.is_empty() {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        loop {
             let block = self.writable(slot, bytes.len())?;
             let (head, rest) = bytes.split_at(bytes.len().min(self.arena.room(block)));
             let start = self.arena.append(block, head);
             self.extend(slot, block, start, u32::try_from(head.len()).expect("block sizes"));
+            if rest.is_empty() {
+                return Ok(());
+            }
             bytes = rest;
         }
-        Ok(())
     }
 
     #[inline]
@@ -385,27 +392,33 @@ impl Model {
     /// pages of this shard are used up.
     #[inline]
     pub fn push_boundary(&mut self, lane: LaneKey, boundary: Boundary) -> Result<(), Refused> {
-        let slot = lane.index();
-        let frames = self.lanes.get(lane).ok_or(Refused::Gone)?.image.frames as usize;
-        if frames.is_multiple_of(PAGE_FRAMES) {
-            let track = self.lanes[slot].track;
-            while self.pages.is_full() {
-                self.limit_hits.hit("index_pages");
-                if !self.evict_for(track) {
-                    return Err(Refused::Full);
-                }
-            }
-            self.lanes.get(lane).ok_or(Refused::Gone)?;
-            let page = Page([Boundary::default(); PAGE_FRAMES]);
-            let page = self.pages.insert(page).map_err(|_| Refused::Full)?;
-            self.lanes[slot].image.pages.push(page.index());
+        let held = self.lanes.get(lane).ok_or(Refused::Gone)?;
+        if (held.image.frames as usize).is_multiple_of(PAGE_FRAMES) {
+            self.add_page(lane)?;
         }
-        let image = &mut self.lanes[slot].image;
-        self.pages[image.pages[frames / PAGE_FRAMES]].0[frames % PAGE_FRAMES] = boundary;
-        image.frames += 1;
-        let (group, track) = (self.lanes[slot].group, self.lanes[slot].track);
+        let held = &mut self.lanes[lane.index()];
+        let frames = held.image.frames as usize;
+        let page = held.image.pages[frames / PAGE_FRAMES];
+        self.pages[page].0[frames % PAGE_FRAMES] = boundary;
+        held.image.frames += 1;
+        let (group, track) = (held.group, held.track);
         self.counters.frames_in += 1;
         self.edge(track, group, &boundary);
+        Ok(())
+    }
+
+    fn add_page(&mut self, lane: LaneKey) -> Result<(), Refused> {
+        let track = self.lanes.get(lane).ok_or(Refused::Gone)?.track;
+        while self.pages.is_full() {
+            self.limit_hits.hit("index_pages");
+            if !self.evict_for(track) {
+                return Err(Refused::Full);
+            }
+        }
+        self.lanes.get(lane).ok_or(Refused::Gone)?;
+        let page = Page([Boundary::default(); PAGE_FRAMES]);
+        let page = self.pages.insert(page).map_err(|_| Refused::Full)?;
+        self.lanes[lane.index()].image.pages.push(page.index());
         Ok(())
     }
 
@@ -449,6 +462,7 @@ impl Model {
             return;
         }
         lane.end = end;
+        lane.image.recent.at = NIL;
         let (group, track, len) = (lane.group, lane.track, lane.image.len);
         if let Some(own) = lane.own.take() {
             self.arena.release(own);

@@ -22,13 +22,13 @@ use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
 use self::arena::{Arena, BlockId};
-use self::cursor::{Cursor, Reader};
+use self::cursor::{Cursor, NIL, Reader};
 use self::deliver::{Header, Headers, Offer};
 use self::group::{Group, Image, Lane, Page};
 use self::origin::Broadcast;
 use self::peer::Peer;
 use self::slots::{Key, Slots};
-use self::sweep::{Sweep, Woken};
+use self::sweep::Woken;
 use self::track::Track;
 use crate::config::Limits;
 use crate::metrics::{Counters, ReasonCounts};
@@ -100,7 +100,10 @@ pub struct Model {
     headers: Option<BlockId>,
     offer: Option<Offer>,
     woken: Vec<Woken>,
-    sweep: Sweep,
+    /// Where the sweep of a lane is, `NIL` at its end.
+    sweep_at: u32,
+    /// The track whose readers are swept, and how many are left.
+    sweep_readers: Option<(TrackKey, usize)>,
 }
 
 /// Slots in use, for metrics and for tests that look for leaks.
@@ -160,7 +163,8 @@ impl Model {
             headers: None,
             offer: None,
             woken: Vec::new(),
-            sweep: Sweep::Idle,
+            sweep_at: NIL,
+            sweep_readers: None,
             limits: limits.clone(),
         }
     }

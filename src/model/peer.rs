@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 
 use super::arena::BlockId;
-use super::sweep::Sweep;
 use super::track::Info;
 use super::{BroadcastKey, CursorKey, Ended, Model, PeerKey, ReaderKey, TrackKey};
 use crate::name::Hop;
@@ -172,17 +171,15 @@ impl Model {
     /// again meanwhile has its turn after the next `settle`, so that none is visited twice in one.
     #[inline(always)]
     pub fn pop_dirty(&mut self) -> Option<Due> {
-        if let Sweep::Lane(at) = self.sweep
-            && let Some(due) = self.sweep_lane(at)
-        {
-            return Some(due);
+        match self.sweep_lane() {
+            Some(due) => Some(due),
+            None => self.pop_other(),
         }
-        self.pop_other()
     }
 
     #[inline(never)]
     fn pop_other(&mut self) -> Option<Due> {
-        if let Some(due) = self.sweep() {
+        if let Some(due) = self.sweep_track() {
             return Some(due);
         }
         while let Some(slot) = self.visiting.pop() {

@@ -6,8 +6,8 @@
 //! ```
 //! Nearly always one lane grew or one track has a new group, and most of its viewers have nothing
 //! else to do: they are visited straight from the lane's or track's own list, without noting
-//! anything at their peers. Invariant: a peer is visited once a turn, with all it has to do; one that
-//! is dirty has what woke it put into its lists instead.
+//! anything at their peers. Invariant: a peer is visited once a turn, with all it has to do; one
+//! that is dirty has what woke it put into its lists instead.
 
 use super::cursor::{CursorFlags, NIL};
 use super::peer::{Due, Todo};
@@ -22,32 +22,20 @@ pub(super) enum Woken {
     Track(TrackKey),
 }
 
-/// Where the sweep of a list is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Sweep {
-    /// Nothing is left.
-    Idle,
-    /// At this cursor of a lane.
-    Lane(u32),
-    /// At the last of so many readers of a track, backwards, since one that closes is replaced by
-    /// the last.
-    Track(TrackKey, usize),
-}
-
 impl Model {
     /// Takes up what woke since the last turn.
     pub(super) fn take_woken(&mut self) {
         let several = self.woken.len() > 1;
         while let Some(woken) = self.woken.pop() {
-            self.sweep = match woken {
+            match woken {
                 Woken::Lane(key) => {
-                    self.lanes.get(key).map_or(Sweep::Idle, |lane| Sweep::Lane(lane.cursors))
+                    self.sweep_at = self.lanes.get(key).map_or(NIL, |lane| lane.cursors);
                 }
-                Woken::Track(key) => self
-                    .tracks
-                    .get(key)
-                    .map_or(Sweep::Idle, |track| Sweep::Track(key, track.readers.len())),
-            };
+                Woken::Track(key) => {
+                    let track = self.tracks.get(key);
+                    self.sweep_readers = track.map(|track| (key, track.readers.len()));
+                }
+            }
             while several && let Some(due) = self.sweep() {
                 let slot = due.key.index();
                 let peer = &mut self.peers[slot];
@@ -62,21 +50,17 @@ impl Model {
     }
 
     /// The next of the sweep that has nothing else to do.
-    #[inline]
-    pub(super) fn sweep(&mut self) -> Option<Due> {
-        match self.sweep {
-            Sweep::Idle => None,
-            Sweep::Lane(at) => self.sweep_lane(at),
-            Sweep::Track(track, left) => self.sweep_track(track, left),
-        }
+    fn sweep(&mut self) -> Option<Due> {
+        self.sweep_lane().or_else(|| self.sweep_track())
     }
 
+    /// As `sweep`, of a lane.
     #[inline(always)]
-    pub(super) fn sweep_lane(&mut self, mut at: u32) -> Option<Due> {
-        while at != NIL {
-            let slot = at;
+    pub(super) fn sweep_lane(&mut self) -> Option<Due> {
+        while self.sweep_at != NIL {
+            let slot = self.sweep_at;
             let cursor = &mut self.cursors[slot];
-            at = cursor.next;
+            self.sweep_at = cursor.next;
             if !cursor.flags.is_idle() {
                 continue;
             }
@@ -86,15 +70,15 @@ impl Model {
                 peer.ready.push((cursor.priority, slot));
                 continue;
             }
-            self.sweep = Sweep::Lane(at);
             return Some(Due { key, todo: Todo::Cursor(slot) });
         }
-        self.sweep = Sweep::Idle;
         None
     }
 
-    #[inline]
-    fn sweep_track(&mut self, track: TrackKey, mut left: usize) -> Option<Due> {
+    /// As `sweep`, of a track: its readers backwards, since the last takes the place of one that
+    /// closes.
+    pub(super) fn sweep_track(&mut self) -> Option<Due> {
+        let (track, mut left) = self.sweep_readers?;
         while left > 0 {
             left -= 1;
             let Some(held) = self.tracks.get(track) else { break };
@@ -110,10 +94,10 @@ impl Model {
                 peer.readers.push(key);
                 continue;
             }
-            self.sweep = Sweep::Track(track, left);
+            self.sweep_readers = Some((track, left));
             return Some(Due { key: peer_key, todo: Todo::Reader(key) });
         }
-        self.sweep = Sweep::Idle;
+        self.sweep_readers = None;
         None
     }
 }

@@ -91,6 +91,7 @@ impl Session {
         lite::put_announce_ok(self.terms.hop, active, &mut bytes);
         self.telling.insert(id, fresh);
         self.untold = true;
+        self.calm = false;
         self.say(io, id, &bytes, false);
         io.model.touch(self.key);
     }

@@ -72,9 +72,9 @@ impl Session {
     /// Writes everything that is due, within the turn's bound for one session.
     pub fn flush<S: Streams>(&mut self, io: &mut Io<'_, S>, due: Due) -> Flushed {
         let mut flushed = Flushed::default();
-        let plain = self.state != super::State::Closing && self.is_calm();
+        debug_assert!(!self.calm || self.is_calm(), "what waits clears `calm`");
         match due.todo {
-            Todo::Cursor(slot) if plain => {
+            Todo::Cursor(slot) if self.calm => {
                 let Io { model, streams, .. } = io;
                 let fed = model.feed(slot, |stream, chunk| {
                     streams.write(StreamId(stream), std::slice::from_mut(chunk))
@@ -88,7 +88,7 @@ impl Session {
                 }
                 self.push_fed(io, slot, fed, &mut flushed);
             }
-            Todo::Reader(reader) if plain => {
+            Todo::Reader(reader) if self.calm => {
                 if let Some(delivered) = self.deliver(io, reader) {
                     return delivered;
                 }
@@ -107,10 +107,10 @@ impl Session {
         if self.state == super::State::Closing {
             return;
         }
-        let calm = self.is_calm();
         let Some(peer) = io.model.peer(self.key) else { return };
-        if std::mem::take(&mut peer.control) || !calm {
+        if std::mem::take(&mut peer.control) || !self.calm {
             self.flush_control(io);
+            self.calm = self.is_calm();
         }
         match due.todo {
             // Control may have ended it.
@@ -130,10 +130,9 @@ impl Session {
         self.walk(io, flushed);
     }
 
-    /// Nothing of the session's own waits for a turn.
-    #[inline]
+    /// What `calm` says.
     fn is_calm(&self) -> bool {
-        let waits = self.untold || self.heard.wanted;
+        let waits = self.untold || self.heard.wanted || self.state == super::State::Closing;
         !waits && self.outboxes.is_empty() && self.stalled_demand.is_empty()
     }
 

@@ -177,6 +177,8 @@ pub struct Session {
     telling: BTreeMap<StreamId, Telling>,
     /// Some of what `telling` should say waits for a later turn.
     untold: bool,
+    /// Nothing of its own waits for a turn; cleared by whatever leaves something.
+    calm: bool,
     heard: Heard,
     upstreams: FxHashMap<TrackKey, Upstream>,
     subs: FxHashMap<u64, TrackKey>,
@@ -211,6 +213,7 @@ impl Session {
             outboxes: BTreeMap::new(),
             telling: BTreeMap::new(),
             untold: false,
+            calm: false,
             heard: Heard::default(),
             upstreams: FxHashMap::default(),
             subs: FxHashMap::default(),
@@ -400,6 +403,7 @@ impl Session {
     fn close<S: Streams>(&mut self, io: &mut Io<'_, S>, code: u64, reason: &'static str) {
         if self.state != State::Closing {
             self.state = State::Closing;
+            self.calm = false;
             io.events.push(Event::Close { code, reason });
         }
     }
@@ -418,6 +422,7 @@ impl Session {
         }
         let taken = io.streams.write_control(id, bytes);
         if taken < bytes.len() {
+            self.calm = false;
             self.outboxes.insert(id, Outbox { bytes: bytes[taken..].to_vec(), fin });
         } else if fin {
             io.streams.finish(id);

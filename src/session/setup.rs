@@ -87,6 +87,7 @@ impl Session {
     fn ask_announcements<S: Streams>(&mut self, io: &mut Io<'_, S>) {
         let Some(id) = io.streams.open(Dir::Bi) else {
             self.heard.wanted = true;
+            self.calm = false;
             return;
         };
         self.heard.wanted = false;
