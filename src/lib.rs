@@ -75,7 +75,8 @@
 //! | what is asked upstream, a track's end | `model/track.rs`, `session/upstream.rs` |
 //! | choice of route | `model/origin.rs` |
 //! | order of media, stream priority | `session/egress.rs`, `session/media.rs` |
-//! | the common cases of delivery | `model/deliver.rs` |
+//! | the common cases of delivery | `model/deliver.rs`, `model/flight.rs` |
+//! | who is visited in a turn | `model/sweep.rs` |
 //! | the write budget, receive windows, stream grants | `quic/connection.rs` |
 //! | admission, Retry, timers | `quic/endpoint.rs` |
 //! | GSO, its fallback, socket errors | `net/mmsg.rs`, `net/queue.rs`; options `net/bind.rs` |

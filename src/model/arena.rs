@@ -190,6 +190,13 @@ impl Arena {
         (block.size - block.fill) as usize
     }
 
+    /// True when `len` bytes may be appended to a block whose last written byte is before `end`.
+    #[inline]
+    pub fn follows(&self, id: BlockId, end: u32, len: usize) -> bool {
+        let block = &self.blocks[id.0 as usize];
+        block.fill == end && (block.size - end) as usize >= len
+    }
+
     /// Size of the block.
     pub fn size(&self, id: BlockId) -> usize {
         self.blocks[id.0 as usize].size as usize
@@ -215,15 +222,30 @@ impl Arena {
         at
     }
 
-    /// As `append` and `slice` of the first `len` of `bytes`, all of which must fit `room`: what is
-    /// copied beyond `len` stays free, and is not handed out.
-    #[inline]
-    pub fn put<const N: usize>(&mut self, id: BlockId, bytes: &[u8; N], len: usize) -> Bytes {
-        let start = self.append(id, bytes) as usize;
+    /// Has `write` put at most `N` bytes behind what is written, and hands out those it counts.
+    /// `None` when there is no room for `N`.
+    #[inline(always)]
+    pub fn put<const N: usize>(
+        &mut self,
+        id: BlockId,
+        write: impl FnOnce(&mut [u8; N]) -> usize,
+    ) -> Option<Bytes> {
         let block = &mut self.blocks[id.0 as usize];
+        assert!(block.users > 0, "put into a released block");
+        if ((block.size - block.fill) as usize) < N {
+            return None;
+        }
+        let start = block.fill as usize;
+        // SAFETY: `start` points to `size` bytes owned by `handle`, which `self` keeps, and
+        // fill + N <= size as just tested.
+        let free = unsafe { block.start.add(start) };
+        // SAFETY: as above: N initialised bytes, which nobody else sees while we hold `&mut self`,
+        // since slices of this block end at `fill` (`slice` and `append` assert it).
+        let free = unsafe { &mut *free.cast::<[u8; N]>() };
+        let len = write(free);
         assert!(len <= N, "a header within its bytes");
-        block.fill -= u32::try_from(N - len).expect("short");
-        block.handle.slice(start..start + len)
+        block.fill += u32::try_from(len).expect("short");
+        Some(block.handle.slice(start..start + len))
     }
 
     /// A reference to `len` written bytes from `start`; allocates nothing.

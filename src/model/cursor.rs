@@ -16,7 +16,7 @@ use crate::name::GroupSeq;
 pub const NIL: u32 = u32::MAX;
 /// A finished stream is only waiting for acknowledgements; it is not reset for age sooner than this
 /// past its successor, so that a budget of 0 does not reset what is already on its way.
-const FINISHED_GRACE_MS: u64 = 500;
+pub(super) const FINISHED_GRACE_MS: u64 = 500;
 
 /// What a subscription asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -257,6 +257,7 @@ impl Model {
             reader.range = range;
         }
         let track = reader.track;
+        self.review_flights(track);
         self.queue_reader(key);
         self.want(track);
     }
@@ -361,12 +362,19 @@ impl Model {
             stream,
             flags,
         };
-        let Ok(cursor) = self.cursors.insert(cursor) else {
+        if self.no_cursor_left() {
             self.limit_hits.hit("cursors");
             return None;
-        };
+        }
+        let cursor = self.cursors.put(cursor);
         self.enlist(key.index(), group.index(), cursor.index());
         Some(cursor)
+    }
+
+    /// Cursors and flights are bounded together.
+    #[inline]
+    pub(super) fn no_cursor_left(&self) -> bool {
+        self.cursors.len() + self.flights >= self.limits.cursors
     }
 
     fn enlist(&mut self, reader: u32, group: u32, cursor: u32) {
@@ -575,7 +583,7 @@ impl Model {
     }
 
     #[inline]
-    fn leave_group(&mut self, slot: u32) {
+    pub(super) fn leave_group(&mut self, slot: u32) {
         let group = &mut self.groups[slot];
         group.cursors -= 1;
         if group.cursors > 0 {
@@ -628,7 +636,9 @@ impl Model {
             let age_ms = self.age_of_successor(held, self.groups[group].newer);
             let own = held.max_age_ms().unwrap_or(u64::MAX);
             let mut at = self.lanes[self.groups[group].lane].cursors;
+            let mut linked = 0;
             while at != NIL {
+                linked += 1;
                 let cursor = &self.cursors[at];
                 let next = cursor.next;
                 let budget = own.min(self.readers[cursor.reader].max_age_ms);
@@ -639,17 +649,23 @@ impl Model {
                 }
                 at = next;
             }
+            if self.groups[group].cursors > linked {
+                self.expire_flights(track, group, age_ms);
+            }
         }
     }
 
-    /// Asks every cursor of a group's lane to be reset.
-    pub(super) fn reset_cursors(&mut self, group: u32, ended: Ended) {
+    /// Asks every cursor of a group's lane to be reset; says how many there are.
+    pub(super) fn reset_cursors(&mut self, group: u32, ended: Ended) -> u32 {
         let mut at = self.lanes[self.groups[group].lane].cursors;
+        let mut count = 0;
         while at != NIL {
             let next = self.cursors[at].next;
             self.doom(at, ended);
+            count += 1;
             at = next;
         }
+        count
     }
 
     /// Queues the reset of one cursor at its peer, once.

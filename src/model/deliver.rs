@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::arena::{Arena, BlockId};
 use super::cursor::{Cursor, CursorFlags, NIL};
+use super::flight::{Flight, Hold};
 use super::group::{Group, Image, Lane, LaneEnd, Page, Recent};
 use super::slots::Slots;
 use super::track::Track;
@@ -34,40 +35,38 @@ pub enum Fed {
 }
 
 /// The newest group of a reader, about to be opened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Newest {
     /// The subscriber's name for the subscription.
     pub name: u64,
-    /// The group's number.
-    pub seq: GroupSeq,
     /// The subscriber's priority.
     pub urgency: u8,
     /// Arrival of its first byte, microseconds.
     pub opened_us: u64,
+    /// All there is of it.
+    pub body: Bytes,
 }
 
-/// What the stream for a newest group did with header and body.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sent {
-    /// The stream.
-    pub stream: u64,
-    /// Its priority.
-    pub priority: i32,
+/// Something about an offered group that one session works out for all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Note {
+    /// Whom it suits; 0 while there is none.
+    pub by: u8,
+    /// Bytes of it that count.
+    pub len: u8,
+    /// Opaque here.
+    pub bytes: [u8; 16],
 }
 
-/// What `deliver` made.
+/// What `delivered` made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Delivered {
-    /// The cursor.
-    pub cursor: CursorKey,
-    /// Its stream.
-    pub stream: u64,
+    /// What its stream holds: a flight when nothing more will come, and the stream is to be ended.
+    pub hold: Hold,
     /// Body bytes taken.
-    pub bytes: u32,
+    pub bytes: usize,
     /// Ingress time of the group's first boundary.
     pub ingress_us: u64,
-    /// Nothing more will come; the cursor counts as finished.
-    pub done: bool,
     /// Bytes charged to its peer now.
     pub charged: usize,
 }
@@ -87,43 +86,11 @@ pub(super) struct Offer {
     frames: u32,
     ingress_us: u64,
     done: bool,
+    note: Note,
 }
-
-/// Where short headers are written.
-pub struct Headers<'a> {
-    pub(super) arena: &'a mut Arena,
-    pub(super) block: &'a mut Option<BlockId>,
-}
-
-/// A short header: how many of the bytes count.
-pub type Header = ([u8; HEADER_MAX], usize);
 
 /// Longest header: a transport's prefix of ten bytes, and a group's of 26.
 pub const HEADER_MAX: usize = 40;
-
-impl Headers<'_> {
-    /// A header in shared memory: a slice of the shard's header block.
-    #[inline(always)]
-    pub fn put(&mut self, (bytes, len): &Header) -> Bytes {
-        let fits = |block: &BlockId| self.arena.room(*block) >= HEADER_MAX;
-        match self.block.filter(fits) {
-            Some(block) => self.arena.put(block, bytes, *len),
-            None => self.put_elsewhere(&bytes[..*len]),
-        }
-    }
-
-    #[cold]
-    fn put_elsewhere(&mut self, bytes: &[u8]) -> Bytes {
-        let Some(fresh) = self.arena.lease(super::HEADER_CLASS) else {
-            return Bytes::copy_from_slice(bytes);
-        };
-        if let Some(full) = self.block.replace(fresh) {
-            self.arena.release(full);
-        }
-        let start = self.arena.append(fresh, bytes);
-        self.arena.slice(fresh, start, u32::try_from(bytes.len()).expect("short"))
-    }
-}
 
 /// What is offered of the group that arrived as number `arrival`, if it is the newest one, and is
 /// whole so far in one span.
@@ -160,6 +127,7 @@ fn offer(
         frames: lane.image.frames,
         ingress_us: lane.image.ingress_us(0, pages),
         done: lane.end == LaneEnd::Fin,
+        note: Note::default(),
     })
 }
 
@@ -181,12 +149,14 @@ impl Model {
         let cursor = &mut self.cursors[slot];
         let lane = &mut self.lanes[cursor.lane];
         let image = &mut lane.image;
-        if cursor.flags != CursorFlags::QUEUED || cursor.span != cursor.span_charged {
+        if cursor.flags != CursorFlags::QUEUED {
             return Fed::Special;
         }
-        if image.recent.at != cursor.offset || image.recent.span != cursor.span {
+        // Charged for the last span means in it.
+        if image.recent.at != cursor.offset || image.recent.span != cursor.span_charged {
             let last = cursor.span as usize + 1 == image.spans.len();
-            if !last || matches!(lane.end, LaneEnd::Reset(_)) {
+            let charged = cursor.span == cursor.span_charged;
+            if !last || !charged || matches!(lane.end, LaneEnd::Reset(_)) {
                 return Fed::Special;
             }
             image.recent = recent(image, cursor, &self.pages, &self.arena);
@@ -208,19 +178,39 @@ impl Model {
         Fed::All { bytes: len, ingress_us, done }
     }
 
-    /// Opens the newest group for a reader that has passed every other, if the group's image is one
-    /// span. `send` gets the group and its bytes and answers with the stream that took them all, or
-    /// with `None` if it could not, which leaves the reader as it was.
+    /// A short header in shared memory: a slice of the shard's header block.
     #[inline(always)]
-    pub fn deliver(
-        &mut self,
-        key: ReaderKey,
-        send: impl FnOnce(&mut Headers<'_>, &Newest, Bytes) -> Option<Sent>,
-    ) -> Option<Delivered> {
-        let reader = self.readers.get_mut(key)?;
-        if !reader.easy || self.cursors.is_full() {
+    pub fn header(&mut self, write: impl Fn(&mut [u8; HEADER_MAX]) -> usize) -> Bytes {
+        match self.headers.and_then(|block| self.arena.put(block, &write)) {
+            Some(bytes) => bytes,
+            None => {
+                let mut bytes = [0; HEADER_MAX];
+                let len = write(&mut bytes);
+                self.header_elsewhere(&bytes[..len])
+            }
+        }
+    }
+
+    #[cold]
+    fn header_elsewhere(&mut self, bytes: &[u8]) -> Bytes {
+        let Some(fresh) = self.arena.lease(super::HEADER_CLASS) else {
+            return Bytes::copy_from_slice(bytes);
+        };
+        if let Some(full) = self.headers.replace(fresh) {
+            self.arena.release(full);
+        }
+        let start = self.arena.append(fresh, bytes);
+        self.arena.slice(fresh, start, u32::try_from(bytes.len()).expect("short"))
+    }
+
+    /// The newest group of a track for a reader that has passed every other, if the group's image
+    /// is one span. Nothing is changed: call `delivered` when a stream took all of it.
+    #[inline(always)]
+    pub fn newest(&mut self, key: ReaderKey) -> Option<Newest> {
+        if self.no_cursor_left() {
             return None;
         }
+        let reader = self.readers.get(key).filter(|reader| reader.easy)?;
         let same = |held: &Offer| held.track == reader.track && held.arrival == reader.next;
         if !self.offer.as_ref().is_some_and(same) {
             let track = (reader.track, &self.tracks[reader.track]);
@@ -228,42 +218,29 @@ impl Model {
             self.offer = offer(track, reader.next, kept, &self.arena);
         }
         let offer = self.offer.as_ref()?;
-        let group = self.groups.get_mut(offer.group)?;
-        if group.dead || offer.seq <= reader.range.start {
-            return None;
+        let (name, urgency, opened_us) = (reader.id, reader.priority, offer.opened_us);
+        let fresh = offer.seq > reader.range.start && !self.groups.get(offer.group)?.dead;
+        fresh.then(|| Newest { name, urgency, opened_us, body: offer.body.clone() })
+    }
+
+    /// What a session noted of the group that `newest` named; made by the first that asks.
+    #[inline(always)]
+    pub fn note(&mut self, by: u8, make: impl FnOnce(GroupSeq) -> Note) -> Note {
+        let offer = self.offer.as_mut().expect("`newest` named it");
+        if offer.note.by != by {
+            offer.note = Note { by, ..make(offer.seq) };
         }
-        let (seq, opened_us) = (offer.seq, offer.opened_us);
-        let newest = Newest { name: reader.id, seq, urgency: reader.priority, opened_us };
-        let mut headers = Headers { arena: &mut self.arena, block: &mut self.headers };
-        let sent = send(&mut headers, &newest, offer.body.clone())?;
-        let lane = &mut self.lanes[group.lane];
-        let bytes = lane.image.len;
-        debug_assert_eq!(bytes as usize, offer.body.len(), "nothing arrives after `settle`");
-        let cursor = Cursor {
-            next: lane.cursors,
-            prev: NIL,
-            lane: group.lane,
-            reader: key.index(),
-            peer: reader.peer,
-            priority: sent.priority,
-            offset: bytes,
-            span: 0,
-            span_first: 0,
-            span_charged: 0,
-            frame: offer.frames,
-            frame_last: NIL,
-            stream: sent.stream,
-            flags: if offer.done { CursorFlags::FINISHED } else { CursorFlags::default() },
-        };
-        let cursor = self.cursors.put(cursor);
-        if lane.cursors != NIL {
-            self.cursors[lane.cursors].prev = cursor.index();
-        }
-        lane.cursors = cursor.index();
+        offer.note
+    }
+
+    /// A stream took all of what `newest` named.
+    #[inline(always)]
+    pub fn delivered(&mut self, key: ReaderKey, stream: u64, priority: i32) -> Delivered {
+        let reader = &mut self.readers[key.index()];
+        let offer = self.offer.as_ref().expect("`newest` named it");
         reader.next += 1;
         reader.queued = false;
-        reader.cursors += 1;
-        reader.writing += u32::from(!offer.done);
+        let group = &mut self.groups[offer.group.index()];
         group.cursors += 1;
         if group.cursors == 1 {
             self.tracks[offer.track].active.push(offer.group.index());
@@ -273,13 +250,48 @@ impl Model {
         if charge.add(offer.block, offer.block_bytes) {
             self.charged += offer.block_bytes;
         }
-        Some(Delivered {
-            cursor,
-            stream: sent.stream,
-            bytes,
-            ingress_us: offer.ingress_us,
-            done: offer.done,
-            charged: charge.bytes(),
-        })
+        let charged = charge.bytes();
+        let (bytes, ingress_us) = (offer.body.len(), offer.ingress_us);
+        let hold = if offer.done {
+            self.flights += 1;
+            let (group, reader) = (offer.group.index(), key.index());
+            Hold::Flight(Flight { group, reader, block: offer.block })
+        } else {
+            Hold::Cursor(self.stay(key, stream, priority))
+        };
+        Delivered { hold, bytes, ingress_us, charged }
+    }
+
+    /// A cursor for a reader that was given all there is of the offered group, which goes on.
+    fn stay(&mut self, key: ReaderKey, stream: u64, priority: i32) -> CursorKey {
+        let offer = self.offer.as_ref().expect("just used");
+        let slot = self.groups[offer.group.index()].lane;
+        let reader = &mut self.readers[key.index()];
+        let lane = &mut self.lanes[slot];
+        debug_assert_eq!(lane.image.len as usize, offer.body.len(), "nothing came since `settle`");
+        let cursor = Cursor {
+            next: lane.cursors,
+            prev: NIL,
+            lane: slot,
+            reader: key.index(),
+            peer: reader.peer,
+            priority,
+            offset: lane.image.len,
+            span: 0,
+            span_first: 0,
+            span_charged: 0,
+            frame: offer.frames,
+            frame_last: NIL,
+            stream,
+            flags: CursorFlags::default(),
+        };
+        let cursor = self.cursors.put(cursor);
+        if lane.cursors != NIL {
+            self.cursors[lane.cursors].prev = cursor.index();
+        }
+        lane.cursors = cursor.index();
+        reader.cursors += 1;
+        reader.writing += 1;
+        cursor
     }
 }

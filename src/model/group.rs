@@ -12,7 +12,7 @@
 use bytes::Bytes;
 
 use super::arena::{BlockId, SIZES, class_for};
-use super::cursor::NIL;
+use super::cursor::{FINISHED_GRACE_MS, NIL};
 use super::slots::{Key, Slots};
 use super::sweep::Woken;
 use super::track::Track;
@@ -166,6 +166,10 @@ pub struct Group {
     pub has_frames: bool,
     /// Not handed to new readers any more: broken off or being evicted.
     pub dead: bool,
+    /// Given up for its memory while it was read.
+    pub evicted: bool,
+    /// Its flights need not be looked at before it is so old.
+    pub(super) flights_due_ms: u64,
 }
 
 /// Why a group is not taken in.
@@ -228,6 +232,8 @@ impl Model {
             opened_us: self.now_us,
             has_frames: false,
             dead: false,
+            evicted: false,
+            flights_due_ms: FINISHED_GRACE_MS,
         };
         let group = self.groups.insert(group).map_err(|_| Refused::Full)?;
         let lane = Lane {
@@ -296,7 +302,7 @@ impl Model {
         if self.groups[group].dead {
             return Err(Refused::Full);
         }
-        if bytes.is_empty() {
+        if bytes.is_empty() || self.append_behind(slot, bytes) {
             return Ok(());
         }
         loop {
@@ -309,6 +315,27 @@ impl Model {
             }
             bytes = rest;
         }
+    }
+
+    /// The common case of `append`: all of it fits right behind the lane's last bytes. False when
+    /// it does not, and nothing was done.
+    #[inline]
+    fn append_behind(&mut self, slot: u32, bytes: &[u8]) -> bool {
+        let lane = &mut self.lanes[slot];
+        let image = &mut lane.image;
+        let Some(last) = image.spans.last_mut() else { return false };
+        // A lane with a block of its own is behind its part of the track's.
+        let stays = lane.own.is_some_and(|own| own == last.block)
+            || (lane.own.is_none() && image.len < LANE_TAIL);
+        if !stays || !self.arena.follows(last.block, last.start + last.len, bytes.len()) {
+            return false;
+        }
+        self.arena.append(last.block, bytes);
+        let len = u32::try_from(bytes.len()).expect("fits a block");
+        last.len += len;
+        image.len += len;
+        image.recent.at = NIL;
+        true
     }
 
     #[inline]
@@ -392,11 +419,11 @@ impl Model {
     /// pages of this shard are used up.
     #[inline]
     pub fn push_boundary(&mut self, lane: LaneKey, boundary: Boundary) -> Result<(), Refused> {
-        let held = self.lanes.get(lane).ok_or(Refused::Gone)?;
+        let mut held = self.lanes.get_mut(lane).ok_or(Refused::Gone)?;
         if (held.image.frames as usize).is_multiple_of(PAGE_FRAMES) {
             self.add_page(lane)?;
+            held = &mut self.lanes[lane.index()];
         }
-        let held = &mut self.lanes[lane.index()];
         let frames = held.image.frames as usize;
         let page = held.image.pages[frames / PAGE_FRAMES];
         self.pages[page].0[frames % PAGE_FRAMES] = boundary;
@@ -564,7 +591,10 @@ impl Model {
         self.counters.groups_evicted_budget += 1;
         self.groups[slot].dead = true;
         if self.groups[slot].cursors > 0 {
-            self.reset_cursors(slot, Ended::Evicted);
+            self.groups[slot].evicted = true;
+            if self.reset_cursors(slot, Ended::Evicted) < self.groups[slot].cursors {
+                self.reset_flights(track);
+            }
             return false;
         }
         let lane = self.groups[slot].lane;

@@ -9,6 +9,7 @@
 pub mod arena;
 pub mod cursor;
 pub mod deliver;
+pub mod flight;
 pub mod group;
 pub mod origin;
 pub mod peer;
@@ -18,12 +19,11 @@ pub mod track;
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
 use self::arena::{Arena, BlockId};
 use self::cursor::{Cursor, NIL, Reader};
-use self::deliver::{Header, Headers, Offer};
+use self::deliver::Offer;
 use self::group::{Group, Image, Lane, Page};
 use self::origin::Broadcast;
 use self::peer::Peer;
@@ -87,6 +87,8 @@ pub struct Model {
     pages: Slots<Page>,
     readers: Slots<Reader>,
     cursors: Slots<Cursor>,
+    /// Streams that hold no cursor; bounded with the cursors.
+    flights: usize,
     peers: Slots<Peer>,
     spare_images: Vec<Image>,
     watchers: Vec<PeerKey>,
@@ -102,8 +104,8 @@ pub struct Model {
     woken: Vec<Woken>,
     /// Where the sweep of a lane is, `NIL` at its end.
     sweep_at: u32,
-    /// The track whose readers are swept, and how many are left.
-    sweep_readers: Option<(TrackKey, usize)>,
+    /// The readers of a track that are left of its sweep.
+    sweep_readers: Vec<ReaderKey>,
 }
 
 /// Slots in use, for metrics and for tests that look for leaks.
@@ -123,6 +125,8 @@ pub struct Usage {
     pub readers: usize,
     /// See the model's slots.
     pub cursors: usize,
+    /// Streams written whole and ended at once, not acknowledged.
+    pub flights: usize,
     /// See the model's slots.
     pub peers: usize,
     /// Bytes of all slots in use.
@@ -150,6 +154,7 @@ impl Model {
             pages: Slots::new(limits.index_pages),
             readers: Slots::new(limits.readers),
             cursors: Slots::new(limits.cursors),
+            flights: 0,
             peers: Slots::new(limits.connections),
             spare_images: Vec::new(),
             watchers: Vec::new(),
@@ -164,7 +169,7 @@ impl Model {
             offer: None,
             woken: Vec::new(),
             sweep_at: NIL,
-            sweep_readers: None,
+            sweep_readers: Vec::new(),
             limits: limits.clone(),
         }
     }
@@ -187,17 +192,12 @@ impl Model {
             pages: self.pages.len(),
             readers: self.readers.len(),
             cursors: self.cursors.len(),
+            flights: self.flights,
             peers: self.peers.len(),
             slot_bytes,
             leased: self.arena.leased(),
             charged: self.charged,
         }
-    }
-
-    /// A short header in shared memory.
-    #[inline]
-    pub fn header(&mut self, header: &Header) -> Bytes {
-        Headers { arena: &mut self.arena, block: &mut self.headers }.put(header)
     }
 
     /// A track.

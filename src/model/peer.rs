@@ -41,6 +41,17 @@ impl Charge {
     /// One more stream touches `block`; true when it was not charged before.
     #[inline]
     pub fn add(&mut self, block: BlockId, size: usize) -> bool {
+        match self.blocks.last_mut() {
+            Some((held, count)) if *held == block => {
+                *count += 1;
+                false
+            }
+            _ => self.add_other(block, size),
+        }
+    }
+
+    #[inline(never)]
+    fn add_other(&mut self, block: BlockId, size: usize) -> bool {
         if let Some((_, count)) = self.blocks.iter_mut().rev().find(|(held, _)| *held == block) {
             *count += 1;
             return false;
@@ -51,7 +62,19 @@ impl Charge {
     }
 
     /// One stream less; true when the block is not charged any more.
+    #[inline]
     pub fn remove(&mut self, block: BlockId, size: usize) -> bool {
+        match self.blocks.last_mut() {
+            Some((held, count)) if *held == block && *count > 1 => {
+                *count -= 1;
+                false
+            }
+            _ => self.remove_other(block, size),
+        }
+    }
+
+    #[inline(never)]
+    fn remove_other(&mut self, block: BlockId, size: usize) -> bool {
         let at = self.blocks.iter().position(|(held, _)| *held == block);
         let at = at.expect("only what was charged is released");
         self.blocks[at].1 -= 1;
@@ -110,6 +133,8 @@ pub struct Peer {
     pub watched: Option<BTreeSet<BroadcastKey>>,
     /// What its streams hold.
     pub charge: Charge,
+    /// Its flights are to be looked at: one may be past its age, or evicted.
+    pub overdue: bool,
     /// There is more to do than media: one of the lists above, `ready` and `readers` apart.
     pub control: bool,
     /// In the model's dirty list.
@@ -171,17 +196,17 @@ impl Model {
     /// again meanwhile has its turn after the next `settle`, so that none is visited twice in one.
     #[inline(always)]
     pub fn pop_dirty(&mut self) -> Option<Due> {
-        match self.sweep_lane() {
+        if let Some(due) = self.sweep_lane() {
+            return Some(due);
+        }
+        match self.sweep_track() {
             Some(due) => Some(due),
-            None => self.pop_other(),
+            None => self.pop_visiting(),
         }
     }
 
     #[inline(never)]
-    fn pop_other(&mut self) -> Option<Due> {
-        if let Some(due) = self.sweep_track() {
-            return Some(due);
-        }
+    fn pop_visiting(&mut self) -> Option<Due> {
         while let Some(slot) = self.visiting.pop() {
             let Some((key, peer)) = self.peers.entry_at(slot) else { continue };
             if !std::mem::take(&mut peer.dirty) {

@@ -32,8 +32,9 @@ impl Model {
                     self.sweep_at = self.lanes.get(key).map_or(NIL, |lane| lane.cursors);
                 }
                 Woken::Track(key) => {
-                    let track = self.tracks.get(key);
-                    self.sweep_readers = track.map(|track| (key, track.readers.len()));
+                    if let Some(track) = self.tracks.get(key) {
+                        self.sweep_readers.extend_from_slice(&track.readers);
+                    }
                 }
             }
             while several && let Some(due) = self.sweep() {
@@ -75,15 +76,11 @@ impl Model {
         None
     }
 
-    /// As `sweep`, of a track: its readers backwards, since the last takes the place of one that
-    /// closes.
+    /// As `sweep`, of a track.
+    #[inline(always)]
     pub(super) fn sweep_track(&mut self) -> Option<Due> {
-        let (track, mut left) = self.sweep_readers?;
-        while left > 0 {
-            left -= 1;
-            let Some(held) = self.tracks.get(track) else { break };
-            let Some(key) = held.readers.get(left).copied() else { continue };
-            let reader = &mut self.readers[key.index()];
+        while let Some(key) = self.sweep_readers.pop() {
+            let Some(reader) = self.readers.get_mut(key) else { continue };
             if reader.queued || reader.gone {
                 continue;
             }
@@ -94,10 +91,8 @@ impl Model {
                 peer.readers.push(key);
                 continue;
             }
-            self.sweep_readers = Some((track, left));
             return Some(Due { key: peer_key, todo: Todo::Reader(key) });
         }
-        self.sweep_readers = None;
         None
     }
 }

@@ -477,11 +477,12 @@ impl Model {
     /// Work of the turn after everything was read: expiry and eviction on tracks whose edge moved.
     pub fn settle(&mut self) {
         while let Some(key) = self.moved.pop() {
-            if self.tracks.get(key).is_none() {
-                continue;
+            let Some(track) = self.tracks.get_mut(key) else { continue };
+            track.moved = false;
+            // The edge itself never expires.
+            if track.active.iter().any(|group| *group != track.edge) {
+                self.expire(key.index());
             }
-            self.tracks[key.index()].moved = false;
-            self.expire(key.index());
             self.evict_aged(key.index());
         }
         self.offer = None;

@@ -15,6 +15,7 @@ use super::streams::{StreamId, Streams};
 use super::{Inbound, Io, Session};
 use crate::model::cursor::CursorFlags;
 use crate::model::deliver::Fed;
+use crate::model::flight::Hold;
 use crate::model::peer::{Due, Notice, Todo};
 use crate::model::{CursorKey, Ended, Model, PeerKey, ReaderKey};
 use crate::wire::code::stream as code;
@@ -65,6 +66,14 @@ fn ended_code(ended: Ended) -> u64 {
         Ended::Evicted => code::EVICTED,
         Ended::Behind => code::TOO_FAR_BEHIND,
         Ended::Code(code) => code,
+    }
+}
+
+fn count(model: &mut Model, ended: Ended) {
+    match ended {
+        Ended::Old => model.counters.groups_out_reset_old += 1,
+        Ended::Behind => model.counters.groups_out_reset_charge += 1,
+        Ended::Evicted | Ended::Code(_) => model.counters.groups_out_reset_other += 1,
     }
 }
 
@@ -154,16 +163,51 @@ impl Session {
         for (cursor, ended) in resets.unwrap_or_default() {
             let Some(held) = io.model.cursor(cursor) else { continue };
             let stream = StreamId(held.stream);
-            io.streams.reset(stream, ended_code(ended));
-            match ended {
-                Ended::Old => io.model.counters.groups_out_reset_old += 1,
-                Ended::Behind => io.model.counters.groups_out_reset_charge += 1,
-                Ended::Evicted | Ended::Code(_) => {
-                    io.model.counters.groups_out_reset_other += 1;
-                }
-            }
-            self.drop_flow(io.model, stream, cursor);
+            self.break_off(io, stream, Hold::Cursor(cursor), ended);
         }
+        self.flush_overdue(io);
+    }
+
+    /// Resets a stream of ours before it was acknowledged.
+    pub(super) fn break_off<S: Streams>(
+        &mut self,
+        io: &mut Io<'_, S>,
+        stream: StreamId,
+        hold: Hold,
+        ended: Ended,
+    ) {
+        io.streams.reset(stream, ended_code(ended));
+        count(io.model, ended);
+        self.drop_flow(io.model, stream, hold);
+    }
+
+    /// Resets the flights that are past their age, or evicted.
+    fn flush_overdue<S: Streams>(&mut self, io: &mut Io<'_, S>) {
+        let Some(peer) = io.model.peer(self.key) else { return };
+        if !std::mem::take(&mut peer.overdue) {
+            return;
+        }
+        self.flows.take_each(|stream, hold| {
+            let Hold::Flight(flight) = *hold else { return false };
+            let Some(ended) = io.model.flight_ended(flight) else { return false };
+            io.streams.reset(stream, ended_code(ended));
+            count(io.model, ended);
+            io.model.land(self.key, flight);
+            true
+        });
+        self.unpark(io.model);
+    }
+
+    /// Keeps the streams of a reader that closes and has nothing left to write.
+    pub(super) fn moor(&mut self, model: &mut Model, reader: ReaderKey) {
+        self.flows.take_each(|stream, hold| {
+            if let Hold::Flight(flight) = *hold
+                && model.is_flight_of(flight, reader)
+            {
+                *hold = Hold::Cursor(model.moor(self.key, flight, stream.0));
+            }
+            false
+        });
     }
 
     fn answer<S: Streams>(&mut self, io: &mut Io<'_, S>, notice: Notice) {
@@ -211,33 +255,46 @@ impl Session {
     pub(super) fn shed<S: Streams>(&mut self, io: &mut Io<'_, S>) {
         let max = self.terms.limits.session_charge_bytes;
         while io.model.peer(self.key).is_some_and(|peer| peer.charge.bytes() > max) {
-            let Some(cursor) = self.flows.oldest() else { return };
+            let Some((stream, oldest)) = self.flows.oldest() else { return };
             io.model.limit_hits.hit("session_charge_bytes");
-            io.model.doom(cursor.index(), Ended::Behind);
-            self.flush_resets(io);
+            self.break_off(io, stream, oldest, Ended::Behind);
         }
     }
 
     /// New priority for the streams of a reader that are still being written.
     pub(super) fn reprioritize<S: Streams>(&mut self, io: &mut Io<'_, S>, reader: ReaderKey) {
         let Some(urgency) = io.model.reader(reader).map(|reader| reader.priority) else { return };
-        for cursor in self.flows.cursors() {
-            let Some(held) = io.model.cursor(cursor) else { continue };
-            if held.reader != reader.index() {
-                continue;
-            }
-            let stream = StreamId(held.stream);
-            let fresh = i32::from(urgency) << AGE_BITS | held.priority & ((1 << AGE_BITS) - 1);
-            io.model.cursor_at(cursor.index()).priority = fresh;
+        for (stream, hold) in self.flows.iter() {
+            let fresh = match hold {
+                Hold::Cursor(key) => {
+                    let Some(held) = io.model.cursor(key) else { continue };
+                    if held.reader != reader.index() {
+                        continue;
+                    }
+                    let age = held.priority & ((1 << AGE_BITS) - 1);
+                    let fresh = i32::from(urgency) << AGE_BITS | age;
+                    io.model.cursor_at(key.index()).priority = fresh;
+                    fresh
+                }
+                Hold::Flight(flight) if io.model.is_flight_of(flight, reader) => {
+                    priority(urgency, io.model.flight_opened_us(flight))
+                }
+                Hold::Flight(_) => continue,
+            };
             io.streams.prioritize(stream, fresh);
         }
     }
 
     /// Forgets a stream that was reset.
-    pub(super) fn drop_flow(&mut self, model: &mut Model, stream: StreamId, cursor: CursorKey) {
+    pub(super) fn drop_flow(&mut self, model: &mut Model, stream: StreamId, hold: Hold) {
         self.flows.remove(stream);
-        self.leftovers.retain(|(held, _)| *held != cursor.index());
-        model.detach(cursor);
+        match hold {
+            Hold::Cursor(cursor) => {
+                self.leftovers.retain(|(held, _)| *held != cursor.index());
+                model.detach(cursor);
+            }
+            Hold::Flight(flight) => model.land(self.key, flight),
+        }
         if !self.parked.is_empty() {
             self.unpark(model);
         }

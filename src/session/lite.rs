@@ -7,7 +7,7 @@ use super::setup::Declared;
 use super::{Prefs, Request};
 use crate::config::Limits;
 use crate::model::cursor::Range;
-use crate::model::deliver::{HEADER_MAX, Header};
+use crate::model::deliver::{HEADER_MAX, Note};
 use crate::model::track::{Demand, Info};
 use crate::name::{Cost, GroupSeq, Hop, Hops, Path, TrackName};
 use crate::wire::code::Violation;
@@ -16,7 +16,7 @@ use crate::wire::lite::data::GroupHeader;
 use crate::wire::lite::subscribe::{Preferences, Response, Subscribe, Track, TrackInfo};
 use crate::wire::lite::{Goaway, SETUP_MAX, Setup, kind};
 use crate::wire::version::Version;
-use crate::wire::{DecodeError, Reader, message, put_varint};
+use crate::wire::{DecodeError, Reader, message, put_varint, write_varint};
 
 /// Type of group streams.
 pub(super) const UNI_GROUP: u64 = kind::UNI_GROUP;
@@ -330,15 +330,33 @@ pub(super) fn put_end(group: GroupSeq, out: &mut Vec<u8>) {
     Response::End { group: group.0 }.encode(out);
 }
 
-/// The head of a group stream, type included.
-#[inline]
+/// Writes the head of a group stream, type included, and returns how many bytes it takes.
 pub(super) fn put_group_head(
     version: Version,
     (subscribe, seq, frame_start): (u64, GroupSeq, u64),
-) -> Header {
+    out: &mut [u8; HEADER_MAX],
+) -> usize {
+    let out = out.first_chunk_mut().expect("a header is shorter than that");
+    GroupHeader { subscribe, sequence: seq.0, frame_start }.encode_into(version, out)
+}
+
+/// What is the same for all viewers in the head of a group from its first frame: what follows the
+/// subscription.
+pub(super) fn group_tail(version: Version, seq: GroupSeq) -> Note {
     let mut bytes = [0; HEADER_MAX];
-    let out = bytes.first_chunk_mut().expect("a header is shorter than that");
-    let head = GroupHeader { subscribe, sequence: seq.0, frame_start };
-    let len = head.encode_into(version, out);
-    (bytes, len)
+    let len = put_group_head(version, (0, seq, 0), &mut bytes);
+    // The type, the length, and the subscription 0 take a byte each.
+    let tail = *bytes[3..].first_chunk().expect("a head is longer than its tail");
+    Note { by: 0, len: u8::try_from(len - 3).expect("two varints"), bytes: tail }
+}
+
+/// As `put_group_head`, with what `group_tail` made.
+#[inline(always)]
+pub(super) fn put_group_head_of(subscribe: u64, tail: &Note, out: &mut [u8; HEADER_MAX]) -> usize {
+    let name = write_varint(&mut out[2..], subscribe);
+    out[2 + name..][..tail.bytes.len()].copy_from_slice(&tail.bytes);
+    let body = name + usize::from(tail.len);
+    out[0] = u8::try_from(UNI_GROUP).expect("one byte");
+    out[1] = u8::try_from(body).expect("three varints");
+    2 + body
 }

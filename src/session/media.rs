@@ -16,7 +16,8 @@ use super::lite;
 use super::streams::{Dir, StreamId, Streams};
 use super::{Io, Session};
 use crate::model::cursor::{CursorFlags, Step};
-use crate::model::deliver::{Fed, HEADER_MAX, Sent};
+use crate::model::deliver::{Fed, HEADER_MAX, Newest};
+use crate::model::flight::Hold;
 use crate::model::group::LaneEnd;
 use crate::model::track::State;
 use crate::model::{Ended, GroupKey, Model, ReaderKey};
@@ -75,42 +76,38 @@ impl Session {
         if self.spare.is_some() || self.flows.span() >= most {
             return None;
         }
-        let Io { model, streams, .. } = io;
-        let (version, spare) = (self.version, &mut self.spare);
-        if !streams.prefix(Dir::Uni).is_empty() {
+        if !io.streams.prefix(Dir::Uni).is_empty() {
             return None;
         }
-        let mut refused = None;
-        let delivered = model.deliver(reader, |headers, newest, body| {
-            let stream = streams.open(Dir::Uni)?;
-            let priority = priority(newest.urgency, newest.opened_us);
-            streams.prioritize(stream, priority);
-            let header = headers.put(&lite::put_group_head(version, (newest.name, newest.seq, 0)));
-            let (body_len, offered) = (body.len(), header.len() + body.len());
-            let mut chunks = [header, body];
-            match streams.write(stream, &mut chunks) {
-                0 => *spare = Some(stream),
-                taken if taken == offered => return Some(Sent { stream: stream.0, priority }),
-                taken => {
-                    let [rest, left] = chunks;
-                    let body = body_len - left.len();
-                    refused = Some((Begun { reader, stream, rest, body }, taken));
-                }
+        let Newest { name, urgency, opened_us, body } = io.model.newest(reader)?;
+        let stream = io.streams.open(Dir::Uni)?;
+        let priority = priority(urgency, opened_us);
+        io.streams.prioritize(stream, priority);
+        let version = self.version;
+        let tail = io.model.note(1 + version as u8, |seq| lite::group_tail(version, seq));
+        let header = io.model.header(|out| lite::put_group_head_of(name, &tail, out));
+        let (body_len, offered) = (body.len(), header.len() + body.len());
+        let mut chunks = [header, body];
+        let taken = io.streams.write(stream, &mut chunks);
+        if taken < offered {
+            if taken == 0 {
+                self.spare = Some(stream);
+                return None;
             }
-            None
-        });
-        let Some(delivered) = delivered else {
-            let (begun, taken) = refused?;
+            let [rest, left] = chunks;
+            let body = body_len - left.len();
+            let begun = Begun { reader, stream, rest, body };
             return Some(self.deliver_rest(io, begun, taken));
-        };
-        self.flows.insert(StreamId(delivered.stream), delivered.cursor);
-        if delivered.done {
-            io.streams.finish(StreamId(delivered.stream));
+        }
+        let delivered = io.model.delivered(reader, stream.0, priority);
+        self.flows.insert(stream, delivered.hold);
+        if matches!(delivered.hold, Hold::Flight(_)) {
+            io.streams.finish(stream);
         }
         if delivered.charged > self.terms.limits.session_charge_bytes {
             self.shed(io);
         }
-        Some(Flushed { oldest_us: delivered.ingress_us, bytes: delivered.bytes as usize })
+        Some(Flushed { oldest_us: delivered.ingress_us, bytes: delivered.bytes })
     }
 
     /// A new group's stream took only a part.
@@ -241,6 +238,7 @@ impl Session {
         if io.model.track_of(reader).is_some_and(|track| track.state == State::Drained) {
             self.say(io, stream, &[], true);
             io.streams.stop(stream, code::INTERNAL);
+            self.moor(io.model, reader);
             io.model.close_reader(reader);
             self.inbound.remove(&stream);
         }
@@ -309,7 +307,7 @@ impl Session {
             io.streams.reset(stream, code::EVICTED);
             return Went::On;
         };
-        self.flows.insert(stream, cursor);
+        self.flows.insert(stream, Hold::Cursor(cursor));
         let slot = cursor.index();
         io.model.cursor_at(slot).flags.set(CursorFlags::QUEUED);
         if !rest.is_empty() {
@@ -330,11 +328,10 @@ impl Session {
             return None;
         }
         if self.flows.span() >= most * SPAN_RATIO
-            && let Some(oldest) = self.flows.oldest()
+            && let Some((stream, oldest)) = self.flows.oldest()
         {
             io.model.limit_hits.hit("session_groups_out");
-            io.model.doom(oldest.index(), Ended::Behind);
-            self.flush_resets(io);
+            self.break_off(io, stream, oldest, Ended::Behind);
         }
         self.spare.take().or_else(|| io.streams.open(Dir::Uni))
     }
@@ -353,13 +350,16 @@ impl Session {
     #[inline]
     fn group_header<S: Streams>(&self, io: &mut Io<'_, S>, opening: &Opening) -> Bytes {
         let head = (opening.name, opening.seq, opening.frame);
-        let (bytes, len) = lite::put_group_head(self.version, head);
-        let prefix = io.streams.prefix(Dir::Uni);
-        let mut whole = [0; HEADER_MAX];
-        let total = prefix.len() + len;
-        whole[..prefix.len()].copy_from_slice(prefix);
-        whole[prefix.len()..total].copy_from_slice(&bytes[..len]);
-        io.model.header(&(whole, total))
+        let mut bytes = [0; HEADER_MAX];
+        let len = lite::put_group_head(self.version, head, &mut bytes);
+        let Io { model, streams, .. } = io;
+        let prefix = streams.prefix(Dir::Uni);
+        model.header(|out| {
+            let total = prefix.len() + len;
+            out[..prefix.len()].copy_from_slice(prefix);
+            out[prefix.len()..total].copy_from_slice(&bytes[..len]);
+            total
+        })
     }
 
     /// Writes what a cursor has. False ends the walk.
@@ -475,9 +475,10 @@ impl Session {
         };
         let mut bytes = [0; FRAME_HEADER_MAX];
         let len = absolute_header(&boundary, &mut bytes);
-        let mut whole = [0; HEADER_MAX];
-        whole[..len].copy_from_slice(&bytes[..len]);
-        let header = io.model.header(&(whole, len));
+        let header = io.model.header(|out| {
+            out[..len].copy_from_slice(&bytes[..len]);
+            len
+        });
         self.leave_over(io.model, slot, header);
         io.model.begin_at_payload(slot);
         let stream = StreamId(io.model.cursor_at(slot).stream);

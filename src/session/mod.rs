@@ -34,7 +34,8 @@ use self::streams::{Dir, StreamId, Streams};
 use self::upstream::Upstream;
 use crate::config::Limits;
 use crate::model::cursor::Range;
-use crate::model::{Model, PeerKey, ReaderKey, TrackKey};
+use crate::model::flight::Hold;
+use crate::model::{Ended, Model, PeerKey, ReaderKey, TrackKey};
 use crate::name::{Facts, Grant, Hop, Path, Role, TrackName};
 use crate::wire::code::{Scope, Violation, session as close, stream as code};
 use crate::wire::version::Version;
@@ -307,7 +308,7 @@ impl Session {
             io.model.touch(self.key);
         } else if self.spare == Some(id) {
             self.unpark(io.model);
-        } else if let Some(cursor) = self.flows.get(id) {
+        } else if let Some(Hold::Cursor(cursor)) = self.flows.get(id) {
             Self::requeue(io.model, self.key, cursor);
         }
     }
@@ -322,8 +323,11 @@ impl Session {
 
     /// Everything on a stream of ours was acknowledged.
     pub fn on_finished<S: Streams>(&mut self, io: &mut Io<'_, S>, id: StreamId) {
-        if let Some(cursor) = self.flows.remove(id) {
-            io.model.detach(cursor);
+        if let Some(hold) = self.flows.remove(id) {
+            match hold {
+                Hold::Flight(flight) => io.model.land(self.key, flight),
+                Hold::Cursor(cursor) => io.model.detach(cursor),
+            }
             if !self.parked.is_empty() {
                 self.unpark(io.model);
             }
@@ -332,10 +336,8 @@ impl Session {
 
     /// The peer does not want a stream of ours any more.
     pub fn on_stopped<S: Streams>(&mut self, io: &mut Io<'_, S>, id: StreamId) {
-        if let Some(cursor) = self.flows.get(id) {
-            io.streams.reset(id, code::CANCELLED);
-            io.model.counters.groups_out_reset_other += 1;
-            self.drop_flow(io.model, id, cursor);
+        if let Some(hold) = self.flows.get(id) {
+            self.break_off(io, id, hold, Ended::Code(code::CANCELLED));
         } else if self.spare == Some(id) {
             io.streams.reset(id, code::CANCELLED);
             self.spare = None;
@@ -351,8 +353,11 @@ impl Session {
     /// The connection is gone. `code` is what the peer's own tracks end with for their viewers.
     pub fn on_closed(&mut self, model: &mut Model, code: u64) {
         self.state = State::Closing;
-        for cursor in std::mem::take(&mut self.flows).cursors() {
-            model.detach(cursor);
+        for (_, hold) in std::mem::take(&mut self.flows).iter() {
+            match hold {
+                Hold::Flight(flight) => model.land(self.key, flight),
+                Hold::Cursor(cursor) => model.detach(cursor),
+            }
         }
         let mut inbound: Vec<(StreamId, Inbound)> = self.inbound.drain().collect();
         inbound.sort_unstable_by_key(|(id, _)| *id);

@@ -7,8 +7,9 @@
 use super::lite;
 use super::streams::{ReadEnd, StreamId, Streams};
 use super::{Inbound, Io, Prefs, Request, Session, State};
-use crate::model::cursor::Want;
-use crate::model::{Model, PeerKey, ReaderKey, TrackKey};
+use crate::model::cursor::{CursorFlags, Want};
+use crate::model::flight::Hold;
+use crate::model::{CursorKey, Ended, Model, PeerKey, ReaderKey, TrackKey};
 use crate::name::{Path, TrackName};
 use crate::session::image::CLASS_LITE;
 use crate::wire::code::{Violation, stream as code};
@@ -296,19 +297,19 @@ impl Session {
         reader: ReaderKey,
         code: u64,
     ) {
-        let mut ended = Vec::new();
-        for cursor in self.flows.cursors() {
-            let Some(held) = io.model.cursor(cursor) else { continue };
-            let stream = StreamId(held.stream);
-            let finished = held.flags.has(crate::model::cursor::CursorFlags::FINISHED);
-            if held.reader == reader.index() && !finished {
-                ended.push((stream, cursor));
-            }
+        let ends = |model: &Model, cursor: CursorKey| {
+            let held = model.cursor(cursor)?;
+            let finished = held.flags.has(CursorFlags::FINISHED);
+            (held.reader == reader.index() && !finished).then_some(())
+        };
+        let ended: Vec<(StreamId, Hold)> = self
+            .flows
+            .iter()
+            .filter(|(_, hold)| matches!(*hold, Hold::Cursor(key) if ends(io.model, key).is_some()))
+            .collect();
+        for (stream, hold) in ended {
+            self.break_off(io, stream, hold, Ended::Code(code));
         }
-        for (stream, cursor) in ended {
-            io.streams.reset(stream, code);
-            self.drop_flow(io.model, stream, cursor);
-            io.model.counters.groups_out_reset_other += 1;
-        }
+        self.moor(io.model, reader);
     }
 }

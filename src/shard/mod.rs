@@ -206,7 +206,7 @@ impl<N: Net> Shard<N> {
             subscriptions: usage.readers as u64,
             tracks: usage.tracks as u64,
             groups: usage.groups as u64,
-            cursors: usage.cursors as u64,
+            cursors: (usage.cursors + usage.flights) as u64,
             arena_bytes_leased: usage.leased as u64,
             arena_bytes_allocated: self.model.arena.allocated() as u64,
             charged_bytes: usage.charged as u64,

@@ -1,5 +1,5 @@
-//! Two arrangements to measure with: `Rig`, our own layers over fake streams and nothing below them,
-//! and `Whole`, a shard with quinn-proto on both sides. Used by `tests/allocs.rs` and
+//! Two arrangements to measure with: `Rig`, our own layers over fake streams and nothing below
+//! them, and `Whole`, a shard with quinn-proto on both sides. Used by `tests/allocs.rs` and
 //! `benches/icount.rs`.
 //!
 //! One publisher, some viewers of one track. In a rig the sessions are driven as `shard/turn.rs`

@@ -36,6 +36,8 @@ pub(super) struct Fake {
     /// Media bytes that are taken before one is refused; any number when `None`.
     pub(super) room: Option<usize>,
     refused: BTreeSet<StreamId>,
+    /// What ended is not acknowledged.
+    pub(super) silent: bool,
 }
 
 fn kind_bit(dir: Dir) -> u64 {
@@ -239,10 +241,17 @@ impl Sessions {
             self.with(place, |session, io| {
                 session.flush(io, due);
             });
-            let Some(peer) = self.peers.get_mut(&place) else { continue };
-            for id in std::mem::take(&mut peer.fake.finished) {
-                self.with(place, |session, io| session.on_finished(io, id));
-            }
+            self.acknowledge(place);
+        }
+    }
+
+    /// The peer acknowledges what ended, unless it is silent.
+    pub(super) fn acknowledge(&mut self, place: usize) {
+        let Some(peer) = self.peers.get_mut(&place).filter(|peer| !peer.fake.silent) else {
+            return;
+        };
+        for id in std::mem::take(&mut peer.fake.finished) {
+            self.with(place, |session, io| session.on_finished(io, id));
         }
     }
 

@@ -18,6 +18,7 @@ mod acceptance;
 mod control;
 mod fake;
 mod faults;
+mod flights;
 mod garbage;
 mod scenarios;
 mod trickle;

@@ -15,7 +15,7 @@ pub(super) fn bounds(world: &World) {
     let usage = model.usage();
     let pairs = [
         ("readers", usage.readers, limits.readers),
-        ("cursors", usage.cursors, limits.cursors),
+        ("cursors", usage.cursors + usage.flights, limits.cursors),
         ("groups", usage.groups, limits.groups),
         ("lanes", usage.lanes, limits.groups),
         ("pages", usage.pages, limits.index_pages),

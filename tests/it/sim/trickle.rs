@@ -78,7 +78,8 @@ fn trickle(first: usize, step: usize) {
     }
     expected.sort();
     assert_eq!(streams(&sessions, viewer), expected, "{first} bytes, then {step} at a time");
-    assert_eq!(sessions.model.usage().cursors, 0, "{first} bytes, then {step} at a time");
+    let usage = sessions.model.usage();
+    assert_eq!((usage.cursors, usage.flights), (0, 0), "{first} bytes, then {step} at a time");
 }
 
 #[test]
