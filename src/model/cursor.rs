@@ -14,6 +14,8 @@ use crate::name::GroupSeq;
 
 /// No slot.
 pub const NIL: u32 = u32::MAX;
+/// Updates of a subscription's range that are remembered one by one.
+const SEEN_MAX: usize = 4;
 /// A finished stream is only waiting for acknowledgements; it is not reset for age sooner than this
 /// past its successor, so that a budget of 0 does not reset what is already on its way.
 pub(super) const FINISHED_GRACE_MS: u64 = 500;
@@ -36,7 +38,15 @@ impl Range {
     pub const ALL: Self = Self { start: GroupSeq(0), end: None, frame_start: 0, frame_end: None };
 
     fn contains(&self, seq: GroupSeq) -> bool {
-        seq >= self.start && self.end.is_none_or(|end| seq <= end)
+        let one = self.end == Some(self.start);
+        let empty = one && self.frame_end.is_some_and(|end| end < self.frame_start);
+        seq >= self.start && self.end.is_none_or(|end| seq <= end) && !empty
+    }
+
+    /// The groups from the first of both to the last of both.
+    fn hull(&self, other: &Self) -> Self {
+        let end = self.end.zip(other.end).map(|(a, b)| a.max(b));
+        Self { start: self.start.min(other.start), end, frame_start: 0, frame_end: None }
     }
 }
 
@@ -78,9 +88,9 @@ pub struct Reader {
     pub place: u32,
     /// Arrival number of the next group to look at.
     pub next: u64,
-    /// Below this arrival only what `was` did not contain is looked at: an update widened it.
-    pub(super) fresh: u64,
-    was: Range,
+    /// What it asked for before an update: every group that arrived below the number was looked at
+    /// with that range, and is not opened again if the range contains it.
+    pub(super) seen: Vec<(u64, Range)>,
 }
 
 /// What a new reader is made of.
@@ -228,8 +238,7 @@ impl Model {
             writing: 0,
             place: u32::try_from(held.readers.len()).expect("bounded"),
             next: held.arrival_base,
-            fresh: 0,
-            was: range,
+            seen: Vec::new(),
         };
         let Ok(key) = self.readers.insert(reader) else {
             self.limit_hits.hit("readers");
@@ -249,11 +258,18 @@ impl Model {
         reader.priority = priority;
         reader.easy = false;
         if reader.range != range {
-            if reader.next >= reader.fresh {
-                reader.was = reader.range;
-                reader.fresh = reader.next;
-                reader.next = 0;
+            let base = self.tracks[reader.track].arrival_base;
+            reader.seen.retain(|(below, _)| *below > base);
+            if reader.next > base {
+                reader.seen.push((reader.next, reader.range));
             }
+            if reader.seen.len() > SEEN_MAX {
+                // Rather a group that is never opened than one that is opened twice.
+                let (below, oldest) = reader.seen.remove(0);
+                let (last, next) = &mut reader.seen[0];
+                (*last, *next) = (below.max(*last), oldest.hull(next));
+            }
+            reader.next = 0;
             reader.range = range;
         }
         let track = reader.track;
@@ -296,7 +312,8 @@ impl Model {
         if group.dead || !range.contains(group.seq) {
             return Look::Skip;
         }
-        if arrival < reader.fresh && reader.was.contains(group.seq) {
+        let before = |(below, range): &(u64, Range)| arrival < *below && range.contains(group.seq);
+        if reader.seen.iter().any(before) {
             return Look::Skip;
         }
         let frame = if group.seq == range.start { range.frame_start } else { 0 };
@@ -330,7 +347,8 @@ impl Model {
         let range = reader.range;
         let endless = range.end.is_none() && range.frame_end.is_none();
         let told = reader.started && !reader.ended && !reader.news;
-        reader.easy = endless && told && reader.next >= reader.fresh;
+        let caught_up = reader.seen.iter().all(|(below, _)| reader.next >= *below);
+        reader.easy = endless && told && caught_up;
         let held = self.groups.get(group)?;
         let lane = held.lane;
         let from = if held.seq == range.start { range.frame_start } else { 0 };

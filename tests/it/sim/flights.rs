@@ -17,25 +17,28 @@ use super::fake::{Sessions, announce, describe};
 const STEP_MS: u64 = 100;
 
 /// A publisher, and a viewer that acknowledges.
-struct Scene {
-    sessions: Sessions,
+pub(super) struct Scene {
+    pub(super) sessions: Sessions,
     publisher: usize,
-    prompt: usize,
+    pub(super) prompt: usize,
+    /// Its request.
+    pub(super) request: StreamId,
     next: u64,
 }
 
-fn preferences(max_age_ms: u64) -> Preferences {
+pub(super) fn preferences(max_age_ms: u64) -> Preferences {
     Preferences { max_age_ms, start: Some(0), ..Preferences::default() }
 }
 
 impl Scene {
-    fn new(limits: &Limits) -> Self {
+    pub(super) fn new(limits: &Limits) -> Self {
         let mut sessions = Sessions::new(limits);
         let publisher = sessions.greet(Lite06);
         let prompt = sessions.greet(Lite06);
         announce(&mut sessions, publisher, Lite06, "room/a");
-        let mut scene = Self { sessions, publisher, prompt, next: 0 };
-        scene.subscribe(prompt, 0, 9999);
+        let request = StreamId(0);
+        let mut scene = Self { sessions, publisher, prompt, request, next: 0 };
+        scene.request = scene.subscribe(prompt, 0, 9999);
         describe(&mut scene.sessions, publisher, Lite06);
         scene
     }
@@ -60,7 +63,7 @@ impl Scene {
     }
 
     /// The next groups, of a frame each.
-    fn publish(&mut self, count: u64) {
+    pub(super) fn publish(&mut self, count: u64) {
         for _ in 0..count {
             let mut head = [0; 26];
             let header = GroupHeader { subscribe: 0, sequence: self.next, frame_start: 0 };

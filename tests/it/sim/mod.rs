@@ -20,6 +20,7 @@ mod fake;
 mod faults;
 mod flights;
 mod garbage;
+mod ranges;
 mod scenarios;
 mod trickle;
 
