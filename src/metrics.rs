@@ -139,6 +139,8 @@ numbers! {
         mail_received;
         /// Messages lost to a full mailbox
         mail_dropped;
+        /// Times the shard did not answer control for a second
+        stalls;
         /// Timers fired
         timers_fired;
     }

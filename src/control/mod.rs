@@ -9,6 +9,7 @@
 pub mod certificate;
 pub mod grant;
 pub mod http;
+mod pulse;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -24,9 +25,10 @@ use tokio::runtime::Builder;
 use tokio::select;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
-use tracing::{info, warn};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tracing::{error, info, warn};
 
+use self::pulse::{Beat, Pulse};
 use crate::config::Config;
 use crate::fanout::mailbox::{Doorbell, Inbox, Outbox};
 use crate::fanout::message::{ToControl, ToShard};
@@ -128,7 +130,12 @@ async fn serve(setup: Setup) -> Result<Outcome, ControlError> {
         backlog: VecDeque::new(),
         scrapes: BTreeMap::new(),
         ticket: 0,
+        pulse: Pulse::default(),
+        stalls: 0,
     };
+    let mut beats = interval(pulse::EVERY);
+    // After this process itself was stopped, the shard has as long to answer as ever.
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut deadline: Option<Instant> = None;
     loop {
         let is_ended = mail.take();
@@ -159,6 +166,7 @@ async fn serve(setup: Setup) -> Result<Outcome, ControlError> {
                 warn!("shard 0 did not close its sessions within {CLOSE_TIME_MAX:?}");
                 return Ok(Outcome::Overdue);
             }
+            _ = beats.tick(), if deadline.is_none() => mail.beat(),
             () = sleep(BACKLOG_PAUSE), if mail.is_waiting() => {}
         }
     }
@@ -219,6 +227,9 @@ struct Mail {
     backlog: VecDeque<ToShard>,
     scrapes: BTreeMap<u64, http::Scrape>,
     ticket: u64,
+    pulse: Pulse,
+    /// Times the shard stalled.
+    stalls: u64,
 }
 
 impl Mail {
@@ -237,7 +248,13 @@ impl Mail {
                         Err(code) => ToShard::Refused { session, code },
                     });
                 }
-                Some(ToControl::Snapshot { ticket, snapshot }) => {
+                Some(ToControl::Pong) => {
+                    if let Some(after) = self.pulse.answered() {
+                        warn!("shard 0 turns again, after about {after:?}");
+                    }
+                }
+                Some(ToControl::Snapshot { ticket, mut snapshot }) => {
+                    snapshot.counters.stalls = self.stalls;
                     if let Some(scrape) = self.scrapes.remove(&ticket) {
                         // Whoever asked may have left.
                         let _ = scrape.send(snapshot);
@@ -256,6 +273,22 @@ impl Mail {
             }
         }
         self.to_shard.flush();
+    }
+
+    /// Asks whether the shard turns, and says so if it does not.
+    fn beat(&mut self) {
+        match self.pulse.beat() {
+            // A mailbox that is full is answered no better.
+            Beat::Ask => drop(self.to_shard.push(ToShard::Ping)),
+            Beat::Wait => {}
+            Beat::Stalled => {
+                self.stalls += 1;
+                error!(
+                    "shard 0 has not turned for about a second: it is stalled or overloaded; \
+                     what its thread does: perf top -t TID, with TID of `ps -L -p $(pidof corelay)`"
+                );
+            }
+        }
     }
 
     fn scrape(&mut self, scrape: http::Scrape) {

@@ -29,6 +29,8 @@ pub enum ToShard {
         /// Comes back with them.
         ticket: u64,
     },
+    /// Does the shard still turn?
+    Ping,
     /// Close every session with 0x0 "shutting down", then end.
     Close,
 }
@@ -45,6 +47,8 @@ pub enum ToControl {
         /// The numbers.
         snapshot: Box<metrics::Snapshot>,
     },
+    /// It does.
+    Pong,
     /// The shard has closed everything; its last message.
     Ended,
 }

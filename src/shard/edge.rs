@@ -50,6 +50,11 @@ impl Edge {
         self.push(ToControl::Snapshot { ticket, snapshot: Box::new(snapshot) });
     }
 
+    /// Tells control that the shard turns.
+    pub fn pong(&mut self) {
+        self.push(ToControl::Pong);
+    }
+
     /// Tells control that the shard has closed.
     pub fn ended(&mut self) {
         self.push(ToControl::Ended);

@@ -273,6 +273,7 @@ impl<N: Net> Shard<N> {
                     let snapshot = self.snapshot();
                     self.edge.report(ticket, snapshot);
                 }
+                ToShard::Ping => self.edge.pong(),
                 ToShard::Close => self.close_all(),
             }
         }
@@ -363,6 +364,8 @@ impl<N: Net> Shard<N> {
     /// Sends one train, and what cannot ride in it (probes, handshake packets). `None` without a
     /// slot; true when there may be more.
     fn train(&mut self, place: usize) -> Option<bool> {
+        // Without GSO a train is as many single datagrams.
+        let mut left = SLOT_BYTES;
         loop {
             let Some(connection) = self.quic.connection(place) else { return Some(false) };
             let socket = connection.socket;
@@ -388,7 +391,8 @@ impl<N: Net> Shard<N> {
                 rest => rest,
             };
             let whole = transmit.size >= segment * segments;
-            if whole && segments > 1 {
+            left = left.saturating_sub(transmit.size);
+            if whole && segments > 1 || left < mtu {
                 return Some(true);
             }
             let alone = transmit.segment_size.is_none() && transmit.size > mtu;
