@@ -89,6 +89,9 @@ impl Model {
             }
             None => broadcast.routes.push(Route { peer, hops, cost, order }),
         }
+        if let Some(held) = self.peers.get_mut(peer) {
+            held.routes.insert(key);
+        }
         self.changed(key);
         Ok(key)
     }
@@ -97,6 +100,9 @@ impl Model {
     pub fn retract(&mut self, peer: PeerKey, key: BroadcastKey) {
         let Some(broadcast) = self.broadcasts.get_mut(key) else { return };
         broadcast.routes.retain(|route| route.peer != peer);
+        if let Some(held) = self.peers.get_mut(peer) {
+            held.routes.remove(&key);
+        }
         if broadcast.routes.is_empty() {
             let gone = self.broadcasts.remove(key).expect("just used");
             self.paths.remove(&gone.path);
@@ -112,10 +118,8 @@ impl Model {
     }
 
     fn routes_of(&self, peer: PeerKey) -> Vec<BroadcastKey> {
-        let mine = |key: &BroadcastKey| {
-            self.broadcasts[key.index()].routes.iter().any(|route| route.peer == peer)
-        };
-        self.broadcasts.keys().filter(mine).collect()
+        let routes = self.peers.get(peer).map(|peer| peer.routes.iter().copied().collect());
+        routes.unwrap_or_default()
     }
 
     /// The peer is draining: its routes cost the maximum from now on.

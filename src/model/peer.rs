@@ -131,6 +131,10 @@ pub struct Peer {
     pub retired: Vec<TrackKey>,
     /// Broadcasts that changed, while the peer watches announcements.
     pub watched: Option<BTreeSet<BroadcastKey>>,
+    /// Broadcasts it has a route to.
+    pub(super) routes: BTreeSet<BroadcastKey>,
+    /// Tracks it is the source of.
+    pub(super) sources: BTreeSet<TrackKey>,
     /// What its streams hold.
     pub charge: Charge,
     /// Its flights are to be looked at: one may be past its age, or evicted.

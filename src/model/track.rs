@@ -113,7 +113,8 @@ pub struct Track {
     wanted: bool,
     upstream_fin: bool,
     drain_at_us: Option<u64>,
-    idle_since_us: Option<u64>,
+    /// When it may go, while nobody uses it.
+    idle_until_us: Option<u64>,
     idle_queued: bool,
 }
 
@@ -166,7 +167,7 @@ impl Model {
             wanted: false,
             upstream_fin: false,
             drain_at_us: None,
-            idle_since_us: Some(self.now_us),
+            idle_until_us: Some(self.idle_end_us()),
             idle_queued: false,
         };
         let Ok(key) = self.tracks.insert(track) else {
@@ -174,6 +175,9 @@ impl Model {
             return None;
         };
         self.track_index.insert((source, path.clone(), name.clone()), key);
+        if let Some(held) = self.peers.get_mut(source) {
+            held.sources.insert(key);
+        }
         self.queue_idle(key);
         Some(key)
     }
@@ -191,8 +195,14 @@ impl Model {
     fn queue_idle(&mut self, key: TrackKey) {
         let Some(track) = self.tracks.get_mut(key) else { return };
         if !std::mem::replace(&mut track.idle_queued, true) {
-            self.idle.push_back((self.now_us, key));
+            let until_us = self.idle_end_us();
+            self.idle.push_back((until_us, key));
         }
+    }
+
+    /// When a track may go that falls idle now.
+    fn idle_end_us(&self) -> u64 {
+        self.now_us.saturating_add(self.limits.track_idle_ms * 1000)
     }
 
     /// Answers `stream` of `peer` with the track's info now or when it comes.
@@ -309,9 +319,8 @@ impl Model {
 
     /// A source is gone: what was not drained fails with `code`.
     pub(super) fn fail_source(&mut self, source: PeerKey, code: u64) {
-        let mine: Vec<TrackKey> =
-            self.tracks.keys().filter(|key| self.tracks[key.index()].source == source).collect();
-        for key in mine {
+        let mine = self.peers.get(source).map(|peer| peer.sources.clone());
+        for key in mine.unwrap_or_default() {
             let track = &mut self.tracks[key.index()];
             if track.end.is_some() && track.state == State::Live {
                 // Told its end before it left: what arrived is served, what is open is broken.
@@ -365,15 +374,24 @@ impl Model {
 
     /// Has the source look again at what is wanted of this track.
     pub(super) fn want(&mut self, slot: u32) {
+        let end_us = self.idle_end_us();
         let track = &mut self.tracks[slot];
         let idle = track.readers.is_empty() && track.askers.is_empty();
-        match (idle, track.idle_since_us) {
+        match (idle, track.idle_until_us) {
             (true, None) => {
-                track.idle_since_us = Some(self.now_us);
+                // A name that nobody answered for is not worth keeping: requests for made-up names
+                // would fill the table.
+                let unknown = track.info.is_none() && track.oldest == NIL;
+                track.idle_until_us = Some(if unknown { self.now_us } else { end_us });
+                track.idle_queued |= unknown;
                 let key = self.tracks.key_at(slot).expect("just used");
-                self.queue_idle(key);
+                if unknown {
+                    self.idle.push_front((self.now_us, key));
+                } else {
+                    self.queue_idle(key);
+                }
             }
-            (false, Some(_)) => track.idle_since_us = None,
+            (false, Some(_)) => track.idle_until_us = None,
             _ => {}
         }
         let track = &mut self.tracks[slot];
@@ -508,9 +526,8 @@ impl Model {
                 self.settle_end(key.index());
             }
         }
-        let idle_us = self.limits.track_idle_ms * 1000;
-        while let Some((since, key)) = self.idle.front().copied() {
-            if since + idle_us > now_us {
+        while let Some((until_us, key)) = self.idle.front().copied() {
+            if until_us > now_us {
                 break;
             }
             self.idle.pop_front();
@@ -520,7 +537,7 @@ impl Model {
 
     /// When `tick` must be called next.
     pub fn deadline_us(&self) -> Option<u64> {
-        let idle = self.idle.front().map(|(since, _)| since + self.limits.track_idle_ms * 1000);
+        let idle = self.idle.front().map(|(until_us, _)| *until_us);
         let drain = self.drains.iter().map(|(at, _)| *at).min();
         [idle, drain].into_iter().flatten().min()
     }
@@ -529,10 +546,9 @@ impl Model {
     fn retire_track(&mut self, key: TrackKey) {
         let Some(track) = self.tracks.get_mut(key) else { return };
         track.idle_queued = false;
-        let idle_us = self.limits.track_idle_ms * 1000;
-        match track.idle_since_us {
+        match track.idle_until_us {
             None => return,
-            Some(since) if since + idle_us > self.now_us => {
+            Some(until_us) if until_us > self.now_us => {
                 self.queue_idle(key);
                 return;
             }
@@ -548,6 +564,7 @@ impl Model {
         self.unindex(key);
         let track = self.tracks.remove(key).expect("just used");
         if let Some(peer) = self.peers.get_mut(track.source) {
+            peer.sources.remove(&key);
             peer.retired.push(key);
             self.mark_control(track.source.index());
         }

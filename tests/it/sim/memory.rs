@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use corelay::name::Role;
-use corelay::wire::lite::subscribe::Preferences;
+use corelay::config::Limits;
+use corelay::name::{Role, TrackName};
+use corelay::session::streams::{Dir, ReadEnd};
+use corelay::wire::lite::kind;
+use corelay::wire::lite::subscribe::{Preferences, Subscribe, Track};
+use corelay::wire::put_varint;
 use corelay::wire::version::Version::Lite06;
 
 use super::client::Spec;
+use super::fake::{Sessions, announce};
 use super::link::Terms;
 use super::publisher::Rate;
 use super::wire::End;
@@ -104,4 +109,33 @@ fn a_large_group_reaches_who_takes_it_as_it_comes() {
         assert_eq!((group.end, group.frames), (End::Fin, 24));
         oracle::empty(&mut world);
     });
+}
+
+#[test]
+fn requests_for_made_up_names_keep_no_track() {
+    let limits = Limits { tracks: 16, ..Limits::default() };
+    let mut sessions = Sessions::new(&limits);
+    let publisher = sessions.greet(Lite06);
+    let viewer = sessions.greet(Lite06);
+    announce(&mut sessions, publisher, Lite06, NAME.0);
+    for number in 0..200_u64 {
+        let (broadcast, track) = (Sessions::path(NAME.0), TrackName::new(&format!("x{number}")));
+        let mut bytes = Vec::new();
+        if number % 2 == 0 {
+            put_varint(&mut bytes, kind::BI_TRACK);
+            Track { broadcast, track }.encode(&mut bytes);
+        } else {
+            put_varint(&mut bytes, kind::BI_SUBSCRIBE);
+            let prefs = Preferences::default();
+            Subscribe { id: number, broadcast, track, prefs }.encode(Lite06, &mut bytes);
+        }
+        let stream = sessions.say(viewer, Dir::Bi, &bytes, ReadEnd::Blocked);
+        sessions.settle();
+        assert!(sessions.peers[&viewer].fake.resets.is_empty(), "{number} found no room");
+        sessions.more(viewer, stream, &[], ReadEnd::Reset(0));
+        sessions.peers.get_mut(&viewer).expect("it did nothing wrong").fake.resets.clear();
+        sessions.pass(1);
+    }
+    assert_eq!(sessions.model.usage().tracks, 0);
+    assert_eq!(sessions.model.limit_hits.get("tracks"), 0);
 }
