@@ -39,8 +39,8 @@ use rig::{Rig, Shape, Whole};
 const WARM: u64 = 60;
 
 /// Budgets of our own layers, in instructions per delivered frame, are 300 for long groups to 256
-/// viewers, 600 for a group a frame, 60 for small frames in packets, 200 for small frames one a turn.
-/// Every limit holds what is, with a few percent of room where the budget leaves it.
+/// viewers, 600 for a group a frame, 60 for small frames in packets, 200 for small frames one a
+/// turn. Every limit holds what is, with a few percent of room where the budget leaves it.
 const LONG_256: u64 = 178;
 const LONG_16: u64 = 248;
 const LONG_1: u64 = 1370;

@@ -1,7 +1,17 @@
 //! corelay: a Media over QUIC relay whose every core is a relay of its own.
 //!
 //! This page is the map. It says what the parts are, how a frame passes through them, which file a
-//! change belongs in, and what must stay true.
+//! change belongs in, and what must stay true. It speaks moq-lite 05 and 06 (*lite* for short; the
+//! peers' own implementation is the crate moq-net). Words that recur:
+//!
+//! * *train*: UDP datagrams of one connection that one send hands to the kernel (GSO).
+//! * *slot*: a buffer of the datapath into which quinn-proto writes a train.
+//! * *block*: 8 to 64 KiB of the arena, filled once from front to back.
+//! * *dirty*: in a list of things to look at this turn. *Settle* is what makes that list final.
+//! * *live edge*: the newest frame of the newest group of a track.
+//! * *expiry* ends a stream to one viewer because its content is too old for that viewer;
+//!   *eviction* takes a group from everybody because its memory, or its age, is used up.
+//! * *hold*: how long a busy shard gathers work before it turns again.
 //!
 //! # The picture
 //!
@@ -19,9 +29,9 @@
 //!   control  HTTP, grants, certificates, signals: its own thread, behind mailboxes (fanout)
 //! ```
 //!
-//! A **shard** is one pinned thread and everything it owns; this version runs one. Nothing in it is
-//! shared or locked. The **control thread** is a tokio runtime that never sees a frame; the two
-//! meet only in bounded mailboxes.
+//! A **shard** is one pinned thread and everything it owns. The design is for one on each core;
+//! this version runs a single one. Nothing in it is shared or locked. The **control thread** is a
+//! tokio runtime that never sees a frame; the two meet only in bounded mailboxes.
 //!
 //! # One turn
 //!
@@ -41,7 +51,8 @@
 //! What a viewer receives of a group after the stream's header is the same for every viewer whose
 //! version encodes frames alike (an *encoding class*). So a group is kept as the bytes that came in
 //! (its *image*), with an index of where frames begin, and a viewer is a *cursor*: an offset into
-//! it. Delivering is cloning one slice, whatever number of frames it spans. Nothing is encoded,
+//! it. Payload is copied once, from the datagram into the image's block; from there delivering to a
+//! viewer is cloning one slice, of as many frames as have come since the last. Nothing is encoded,
 //! locked, allocated or woken for each viewer.
 //!
 //! # Where things are
@@ -65,28 +76,34 @@
 //!
 //! | change | file |
 //! |---|---|
-//! | a field of a message of some version | `wire/lite/*.rs`, its meaning in `session/lite.rs` |
+//! | a field of a message of lite-05 or -06 | `wire/lite/{announce,subscribe,data}.rs` by message |
+//! | what such a field means to the model | `session/lite.rs` |
+//! | which versions there are, and how they differ | `wire/version.rs` |
 //! | a stream or session code | `wire/code.rs` |
 //! | a reaction to a fault | `session/{request,announce,upstream,ingress}.rs` |
 //! | finding frames in a body, another encoding class | `session/image.rs` |
-//! | which group a viewer gets next, expiry | `model/cursor.rs` |
-//! | eviction, what is kept of a track | `model/group.rs` |
+//! | which group a viewer gets next, its expiry | `model/cursor.rs` |
+//! | eviction: what is kept of a track, and how long | `model/group.rs` |
 //! | what a block is, when it is reused | `model/arena.rs` |
 //! | what is asked upstream, a track's end | `model/track.rs`, `session/upstream.rs` |
 //! | choice of route | `model/origin.rs` |
-//! | order of media, stream priority | `session/egress.rs`, `session/media.rs` |
-//! | the common cases of delivery | `model/deliver.rs`, `model/flight.rs` |
+//! | in which order a session's streams are served | `session/egress.rs` |
+//! | a group's stream: its header, writes, priority and end | `session/media.rs` |
+//! | short cuts for a viewer that keeps up | `model/deliver.rs` |
+//! | short cuts for a group written whole at once | `model/flight.rs` |
 //! | who is visited in a turn | `model/sweep.rs` |
-//! | the write budget, receive windows, stream grants | `quic/connection.rs` |
+//! | the write budget and its reserve, receive windows, stream credit | `quic/connection.rs` |
 //! | admission, Retry, timers | `quic/endpoint.rs` |
-//! | GSO, its fallback, socket errors | `net/mmsg.rs`, `net/queue.rs`; options `net/bind.rs` |
+//! | GSO and its fallback: what a socket error means | `net/mmsg.rs` |
+//! | trains that wait to be sent, and how one is cut | `net/queue.rs` |
+//! | options of a socket | `net/bind.rs` |
 //! | sleeping, pinning, the hold of a busy shard | `shard/thread.rs` |
 //! | a limit, a flag | `config/{limits,settings}.rs`, and the README's table |
 //! | a number in `/metrics` | `metrics.rs` |
 //!
 //! # What must stay true
 //!
-//! * **No work for each viewer and frame beyond a slice.** No lock, no allocation in `wire`,
+//! * **No work for each viewer and write beyond a slice.** No lock, no allocation in `wire`,
 //!   `model`, `session` for each frame, group or viewer; `tests/allocs.rs` and `benches/icount.rs`
 //!   hold it.
 //! * **Purity.** `wire`, `model`, `session` and `quic` get time, randomness and bytes and give
@@ -102,16 +119,18 @@
 //!
 //! # Decisions
 //!
-//! * *Egress walks its own order of priority* and hands streams to quinn-proto with fairness on:
-//!   off, a stream that has begun stays ahead of more urgent ones for good.
-//! * *The write budget follows the congestion window* (window + 64 KiB, at least 128 KiB), so that
-//!   what is stale is still ours to drop; 32 KiB of it is kept for control messages.
+//! * *Egress walks its own order of priority* and hands streams to quinn-proto with its fairness
+//!   switched on. Without it, quinn-proto keeps a stream that has begun ahead of more urgent ones.
+//! * *The write budget follows the congestion window* (window + 64 KiB, at least 128 KiB): bytes
+//!   that quinn-proto does not have yet can still be dropped when they turn stale. 32 KiB of it is
+//!   kept for control messages.
 //! * *A publisher that resets its announcement answer* loses its routes but not its session, unlike
 //!   in moq-net: declining to publish is no reason to lose what one watches.
 //! * *A finished stream that is not acknowledged* is reset for age only half a second past its
-//!   successor, so that a budget of 0 does not reset what is already on its way.
-//! * *A busy shard turns at most once each hold* (`--egress-hold`), deaf in between, so that frames
-//!   share trains and acknowledgements share wake-ups; the first datagram after idle never waits.
+//!   successor, so that a viewer's max_age of 0 does not reset what is already on its way.
+//! * *A busy shard turns at most once each hold* (`--egress-hold`) and reads nothing in between,
+//!   so that frames share trains and acknowledgements share wake-ups; the first datagram after idle
+//!   never waits.
 //! * *Timestamps of a track whose TRACK_INFO is unknown* cannot be compared, so ages are measured
 //!   by arrival until it comes.
 
